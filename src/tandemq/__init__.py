@@ -1,0 +1,1 @@
+"""tandemq: a durable hybrid task queue. MySQL remembers, Redis runs."""

@@ -1,0 +1,68 @@
+"""An exception as bounded, valid text. Nothing here may raise: recording a failure must never fail."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+
+from tandemq.core.lifecycle import Failure
+
+MAX_MESSAGE_BYTES = 8 * 1024
+MAX_TRACEBACK_BYTES = 32 * 1024
+MAX_TYPE_BYTES = 200
+CUT_MARK = " …[cut]"
+#: Exceptions of one group or chain that are shown; a group of 10,000 would cost seconds and megabytes.
+MAX_SHOWN = 20
+
+
+def clip(text: str, limit: int) -> str:
+    """At most ``limit`` bytes of UTF-8, cut on a character border and marked; lone surrogates become ``?``."""
+    raw = text[: limit + 1].encode("utf-8", "replace")
+    if len(raw) <= limit and len(text) <= limit:
+        return raw.decode("utf-8").replace("\x00", "\ufffd")
+    mark = CUT_MARK.encode()
+    return (raw[: limit - len(mark)].decode("utf-8", "ignore") + CUT_MARK).replace("\x00", "?")
+
+
+def _safely(make: Callable[[], object], placeholder: str) -> str:
+    try:
+        text = make()
+    except BaseException:  # the exception's own code runs here, and may raise anything at all
+        return placeholder
+    return text if isinstance(text, str) else placeholder
+
+
+def _message(exc: BaseException) -> str:
+    return _safely(lambda: str(exc), "<message could not be printed>")
+
+
+def _trace(exc: BaseException) -> str:
+    frames = traceback.extract_tb(exc.__traceback__)[-40:]
+    lines = traceback.format_list(frames)
+    seen, cause = {id(exc)}, exc.__cause__ or exc.__context__
+    while cause is not None and id(cause) not in seen and len(seen) < MAX_SHOWN:
+        seen.add(id(cause))
+        lines.append(f"caused by {type(cause).__name__}: {clip(_message(cause), 500)}\n")
+        cause = cause.__cause__ or cause.__context__
+    if isinstance(exc, BaseExceptionGroup):
+        lines += [f"- {type(e).__name__}: {clip(_message(e), 200)}\n" for e in exc.exceptions[:MAX_SHOWN]]
+        if len(exc.exceptions) > MAX_SHOWN:
+            lines.append(f"- and {len(exc.exceptions) - MAX_SHOWN} more\n")
+    lines += [f"note: {clip(str(n), 500)}\n" for n in getattr(exc, "__notes__", ())[:MAX_SHOWN]]
+    return "".join(lines)
+
+
+def describe(exc: BaseException) -> Failure:
+    """Type, message and traceback of any exception, however hostile its ``__str__``; never raises."""
+    name = _safely(lambda: type(exc).__name__, "Exception")
+    message = _message(exc) or f"<{name} without a message>"
+    return Failure(
+        error_type=clip(name, MAX_TYPE_BYTES),
+        message=clip(message, MAX_MESSAGE_BYTES),
+        traceback=clip(_safely(lambda: _trace(exc), "<traceback could not be printed>"), MAX_TRACEBACK_BYTES),
+    )
+
+
+def failure(error_type: str, message: str) -> Failure:
+    """A failure that no exception stands behind."""
+    return Failure(clip(error_type, MAX_TYPE_BYTES), clip(message, MAX_MESSAGE_BYTES))

@@ -1,0 +1,360 @@
+"""What the rest of tandemq may ask of the database. Values in, values out; no SQL leaves this package.
+
+Every method raises StoreUnavailable when the server cannot be reached, is read-only or failing over. Deadlocks (1213),
+lock waits (1205) and stale snapshots (1020) are retried inside, whole transactions with jitter. ``now`` is always the
+database's UTC clock, unless the store was built with a test clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol, TypeAlias
+
+from tandemq.core.lifecycle import Event, Status, Verdict
+from tandemq.core.task import Inserted, Lease, Level, NewRow, Task
+
+#: A SQLAlchemy Connection, Session or (inside ``run_sync``) the sync twin of an AsyncSession. Kept opaque here.
+Transaction: TypeAlias = Any
+
+
+@dataclass(frozen=True, slots=True)
+class NotDue:
+    """A pending row that was popped too early, or was moved on: goes to the sorted set at ``due_ms``."""
+
+    id: int
+    level: Level
+    due_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A task that a claim or the reconciler ended without a run (``expired``, ``unknown_task``)."""
+
+    id: int
+    task_type: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """The answer of one claim. ``put_back``: not claimable by this worker now (last attempt and no free slot), in order."""
+
+    leases: tuple[Lease, ...] = ()
+    not_due: tuple[NotDue, ...] = ()
+    put_back: tuple[tuple[Level, int], ...] = ()
+    ended: tuple[Ended, ...] = ()
+    dropped: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """A verdict about one leased task, on its way to the database."""
+
+    lease: Lease
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """One accepted move. ``due_ms`` is set for RETRY (sorted set), None for RELEASE (front of the list)."""
+
+    id: int
+    level: Level
+    task_type: str
+    event: Event
+    status: Status
+    due_ms: int | None = None
+    dead_reason: str = ""
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The answer of ``finish`` and of ``end_lease``.
+
+    ``fenced``: ids whose token no longer matched; their verdicts were refused. ``locked``: rows that another
+    transaction held; send these again. Everything else is in ``moved``.
+    """
+
+    moved: tuple[Moved, ...] = ()
+    fenced: tuple[int, ...] = ()
+    locked: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A row of ``claims``."""
+
+    token: int
+    worker_id: str
+    expires_at: datetime
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRow:
+    """A pending row as the rebuild reads it."""
+
+    id: int
+    level: Level
+    due_ms: int
+    due: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRecord:
+    """A process start of a worker."""
+
+    id: str
+    name: str
+    host: str
+    pid: int
+    queues: str
+    slots: int
+    processes: int
+    state: str
+    started_at: datetime
+    heartbeat_at: datetime
+    alive: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON shape for the CLI."""
+        from tandemq.core.values import rfc3339
+
+        out = {name: getattr(self, name) for name in self.__slots__}
+        return out | {"started_at": rfc3339(self.started_at), "heartbeat_at": rfc3339(self.heartbeat_at)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """What a list is narrowed to; None means any. ``state`` is a derived state or a status."""
+
+    state: str | None = None
+    queue: str | None = None
+    task_type: str | None = None
+    worker_id: str | None = None
+    error_type: str | None = None
+    reason: str | None = None
+    error_text: str | None = None
+    ids: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Keyset page, newest first: ``next`` is the id to pass as ``after``, None on the last page."""
+
+    items: tuple[Task, ...]
+    next: int | None = None
+
+
+#: Judges one running row of a lease that is being ended: (lease as it was claimed) -> verdict, or None to leave it.
+Judge: TypeAlias = Callable[[Lease], Verdict | None]
+
+
+class Producing(Protocol):
+    """Inserting tasks."""
+
+    def insert(self, rows: Sequence[NewRow], *, connection: Transaction | None = None) -> list[Inserted]:
+        """Store rows, answers in input order; atomic per call without ``connection``: all rows or none.
+
+        Keyless rows: one multi-row INSERT (at most 1,000 rows a statement, callers chunk). Keyed rows: one INSERT
+        each, in key order; an existing equal task gives ``created`` False, an unequal one IdempotencyConflict.
+        ``run_at`` is never stored in the past. With ``connection`` everything happens in the caller's transaction,
+        nothing of its session is changed, and nothing is committed. A COMMIT whose answer was lost: with keys looked
+        up again, otherwise EnqueueUnknown.
+        """
+        ...
+
+    def visible(self, ids: Sequence[int]) -> set[int]:
+        """Which of these ids are committed and pending, read on an own connection."""
+        ...
+
+    def after_commit(self, connection: Transaction, then: Callable[[], None]) -> None:
+        """Call ``then`` once the caller's transaction has committed (or is about to: check ``visible``); never on rollback."""
+        ...
+
+    def queue_defaults(self) -> Mapping[str, int]:
+        """max_retries by queue, where an operator set one."""
+        ...
+
+
+class Leasing(Protocol):
+    """Claim, renew, finish, end: every write after the claim is guarded by (id, token, running)."""
+
+    def claim(
+        self,
+        ids: Sequence[int],
+        *,
+        token: int,
+        worker_id: str,
+        lease_s: float,
+        free: int,
+        known: Collection[str] | None,
+        unknown_task_s: float,
+    ) -> Claimed:
+        """Claim what is claimable of ``ids``, in the given order, under one token, in one transaction with its claims row.
+
+        Rows locked by others are skipped. A row on its last attempt (attempts >= max_retries) is claimed only while fewer than
+        ``free`` rows are claimed before it; it and all after it go to ``put_back``. ``known`` None means every type. A row of an unknown type is
+        not claimed: its run_at moves on with backoff (1 s doubling to 30 s), and after ``unknown_task_s`` it is dead
+        (``unknown_task``). A row past ``expires_at`` is dead (``expired``).
+        """
+        ...
+
+    def give_back(self, token: int, ids: Sequence[int]) -> Settled:
+        """After a claim whose answer was lost: hand back whatever of ``ids`` carries the token, and remove its claims row."""
+        ...
+
+    def renew(self, tokens: Collection[int], *, worker_id: str, lease_s: float) -> set[int]:
+        """Extend claims that have not run out; returns the tokens that still stand. The others are lost."""
+        ...
+
+    def cancel_requested(self, ids: Collection[int]) -> set[int]:
+        """Which of these have a cancel request (plain read by primary key)."""
+        ...
+
+    def finish(self, settlements: Sequence[Settlement], *, closing: Collection[int], worker_id: str) -> Settled:
+        """Write verdicts; rows are matched in (id, token) pairs and ``running``.
+
+        ``closing``: tokens of which nothing else is left in this worker's hands; their claims rows go in the same transaction, but
+        only if none of their rows is ``locked``. A cancel request turns a retry or release into ``cancelled``.
+        A verdict sent twice is accepted twice (an equal final row under the own token is not fenced).
+        """
+        ...
+
+    def expired_claims(self, limit: int) -> list[Claim]:
+        """Claims past their end, oldest first, read without locks."""
+        ...
+
+    def end_lease(
+        self, token: int, ids: Sequence[int], *, judge: Judge, worker_id: str, expired_only: bool
+    ) -> Settled | None:
+        """End the lease: judge its running rows, then delete its claims row, in one transaction.
+
+        ``expired_only``: the claims row must still be past its end, else ROLLBACK and None (it was renewed meanwhile).
+        ``judge`` may return None for a row to leave it running (only then the claims row stays).
+        """
+        ...
+
+
+class Surveying(Protocol):
+    """The reconciler's reads, all bounded, all without locks."""
+
+    def open_levels(self) -> list[Level]:
+        """Levels that have open rows, by skip scan over the open index."""
+        ...
+
+    def oldest_due(self, level: Level, *, limit: int, older_than_s: float) -> list[int]:
+        """Ids of the oldest pending rows due for longer than ``older_than_s``, by (run_at, id)."""
+        ...
+
+    def pending_after(self, queue: str, cursor: str, limit: int) -> tuple[list[OpenRow], str]:
+        """Pending rows of a queue in (priority, run_at, id) order behind an opaque cursor ("" to start); next cursor, "" at the end."""
+        ...
+
+    def discard_expired(self, level: Level, *, limit: int) -> list[Ended]:
+        """Bury pending rows of the level whose ``expires_at`` has passed, at most ``limit`` looked at among the oldest due."""
+        ...
+
+    def orphans(self, after_id: int, limit: int) -> tuple[list[tuple[int, int]], int]:
+        """Running rows whose token has no claims row, as (id, token), among the next ``limit`` open rows by id; next cursor, 0 at the end."""
+        ...
+
+    def end_orphan(self, task_id: int, token: int, *, judge: Judge) -> Settled:
+        """Lock the row, look for its claims row in a second statement, and judge it only if there is still none."""
+        ...
+
+
+class Recording(Protocol):
+    """Install, epoch, leadership, workers, queues."""
+
+    def ping(self) -> None:
+        """One round trip, or StoreUnavailable."""
+        ...
+
+    def now(self) -> datetime:
+        """The database's clock."""
+        ...
+
+    def check_schema(self) -> None:
+        """NotMigrated unless every migration this code needs is applied."""
+        ...
+
+    def install_id(self) -> str:
+        """Made by migrate, never changed."""
+        ...
+
+    def epoch(self) -> int:
+        """The generation epoch."""
+        ...
+
+    def advance_epoch(self, old: int, new: int) -> bool:
+        """Compare-and-set."""
+        ...
+
+    def lead(self, role: str, holder: str, lease_s: float) -> bool:
+        """Take or keep the leadership of a role for ``lease_s``; only saves work, two leaders are harmless."""
+        ...
+
+    def worker_started(self, record: WorkerRecord) -> None:
+        """Insert the worker's row (its times are the database's)."""
+        ...
+
+    def worker_beat(self, worker_id: str, state: str) -> None:
+        """Move its heartbeat and state."""
+        ...
+
+    def workers(self, *, alive_s: float) -> list[WorkerRecord]:
+        """Worker records; ``alive`` when the heartbeat is at most ``alive_s`` old and the state is not stopped."""
+        ...
+
+    def forget_workers(self, older_than_s: float) -> int:
+        """Delete records of stopped or silent workers."""
+        ...
+
+
+class Inspecting(Protocol):
+    """What people ask for; never counts a big table."""
+
+    def get(self, task_id: int, *, attempts: bool = False) -> Task | None:
+        """One row."""
+        ...
+
+    def ending(self, task_id: int) -> tuple[Status, str | None, str | None, str | None] | None:
+        """(status, result, last_error, dead_reason) by primary key, for waiting callers."""
+        ...
+
+    def find(self, where: Filter, *, limit: int, after: int | None = None) -> Page:
+        """Newest first by id, keyset pages."""
+        ...
+
+    def counts(self) -> dict[str, Any]:
+        """``{"queues": {queue: {"ready": n, "scheduled": n, "retrying": n, "running": n}}, "ended": {outcome: n}}``: open rows counted from the
+        open index (at most 100,000 a queue, then ``"capped": true``), ended ones from ``task_counts``; dead ones standing now from the index."""
+        ...
+
+    def busy(self, queues: Sequence[str]) -> bool:
+        """Whether anything is due, running or retrying in these queues (``scheduled`` does not count)."""
+        ...
+
+    def cancel(self, task_id: int) -> str:
+        """``cancelled`` (was pending), ``requested`` (is running), or the final status it has; TaskNotFound."""
+        ...
+
+    def replay(self, ids: Sequence[int], *, ended_before: datetime | None = None) -> list[Moved]:
+        """dead | cancelled -> pending by compare-and-set; attempts start anew, history stays, ``replays`` + 1."""
+        ...
+
+    def purge(self, ids: Sequence[int]) -> int:
+        """Delete final rows (status tested in the same statement) with their attempts; keyed rows keep for 24 h after their end."""
+        ...
+
+
+class Store(Producing, Leasing, Surveying, Recording, Inspecting, Protocol):
+    """All of it."""
+
+    def close(self) -> None:
+        """Drop all connections."""
+        ...

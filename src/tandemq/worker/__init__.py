@@ -1,0 +1,1 @@
+"""Runs tasks: a supervisor process that holds the leases, and spawned children that run the handlers."""
