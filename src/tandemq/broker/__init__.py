@@ -1,1 +1,34 @@
-"""The hint: ready and delayed task ids in Redis. The only package that imports redis."""
+"""The hint: ready and delayed task ids in Redis. The only package that imports redis.
+
+``connect`` makes the broker that the settings ask for: a Redis server by URL, or the embedded look-alike that all
+processes of one data directory share. Nothing is connected before the first call.
+"""
+
+from __future__ import annotations
+
+from tandemq.broker.client import Connections, Pools
+from tandemq.broker.keys import Keys
+from tandemq.broker.protocol import Broker, Popped, Window
+from tandemq.broker.redis_broker import RedisBroker
+from tandemq.core.clock import Clock
+from tandemq.core.settings import Settings
+
+__all__ = ["Broker", "Popped", "Window", "connect", "in_process"]
+
+
+def connect(settings: Settings, clock: Clock) -> Broker:
+    """The broker of these settings. Raises ConfigurationError for a URL that cannot work."""
+    if settings.is_embedded:
+        from tandemq.broker.embedded import EmbeddedConnections
+
+        pools: Pools = EmbeddedConnections(settings.data_path, clock)
+    else:
+        pools = Connections(settings.redis_url)
+    return RedisBroker(pools, Keys(settings.namespace), clock)
+
+
+def in_process(namespace: str, clock: Clock) -> Broker:
+    """A broker that lives and ends with this process; needs ``tandemq[embedded]``. For tests."""
+    from tandemq.broker.in_process import InProcessPools
+
+    return RedisBroker(InProcessPools(), Keys(namespace), clock)

@@ -121,7 +121,7 @@ class Broker(Protocol):
         ready: Sequence[tuple[int, int]],
         delayed: Sequence[tuple[int, int, int]],
     ) -> bool:
-        """If the key holds ``old``: LPUSH ``(priority, id)`` in order, ZADD ``(priority, id, due ms)``, write ``new``."""
+        """If the key holds ``old``: LPUSH ``(priority, id)``, ZADD ``(priority, id, due ms)``, write ``new``."""
         ...
 
     def close(self) -> None:

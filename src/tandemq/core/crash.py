@@ -51,7 +51,9 @@ def arm(spec: str | None) -> None:
     if not spec:
         _armed = None
         return
-    name, n, action = spec.split(":")
+    name, n, action = [*spec.split(":"), "", ""][:3]
+    if spec.count(":") != 2 or not n.isdecimal() or int(n) < 1:
+        raise ValueError(f"TANDEMQ_CRASH={spec!r} must be name:n:action, n counted from 1")
     if name not in POINTS:
         raise ValueError(f"TANDEMQ_CRASH: {name!r} is no crash point; known: {', '.join(sorted(POINTS))}")
     if action not in {"kill9", "stop", "raise", "exit"}:

@@ -10,9 +10,11 @@
     ├── TaskNotFound (LookupError)
     ├── TaskDead, TaskCancelled              raised by ``handle.result()``
     ├── NotMigrated                          the schema is missing or older than this code
+    ├── StoreRefused                         the database refused a statement: sent again, it would say the same
     ├── ForeignInstall                       this Redis namespace belongs to another database
     └── Unavailable                          a server cannot be reached
         ├── StoreUnavailable
+        │   └── StoreUnknown                 … and broke during COMMIT
         └── BrokerUnavailable
 
 Raised *by handlers* to steer a retry: ``Retry``, ``Retryable``, ``NonRetryable``, ``Snooze``;
@@ -93,11 +95,33 @@ class Unavailable(TandemQError):
 
 
 class StoreUnavailable(Unavailable):
-    """MySQL (or SQLite) cannot be reached, is read-only or is failing over."""
+    """MySQL (or SQLite) cannot be reached, is read-only or is failing over. Nothing was written."""
+
+    #: Whether the transaction may have been committed all the same.
+    unknown = False
+
+
+class StoreUnknown(StoreUnavailable):
+    """The connection broke during COMMIT: written or not, nobody knows. Never to be read as "failed"."""
+
+    unknown = True
+
+
+class StoreRefused(TandemQError):
+    """The database refused a statement for good (a broken value, a wrong schema, a bug). Nothing was written."""
 
 
 class BrokerUnavailable(Unavailable):
     """Redis cannot be reached, is loading, read-only or out of memory."""
+
+
+def _delay(value: float) -> float:
+    """Refused where it is written, in the handler: later nobody could say whose it was."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"delay must be a number of seconds, not {value!r}")
+    if not value >= 0:
+        raise ValueError(f"delay must be a number of seconds >= 0, not {value!r}")
+    return value
 
 
 class Retry(Exception):
@@ -105,7 +129,7 @@ class Retry(Exception):
 
     def __init__(self, delay: float | None = None, reason: str = "") -> None:
         super().__init__(reason or "retry asked for by the handler")
-        self.delay = delay
+        self.delay = None if delay is None else _delay(delay)
 
 
 class Snooze(Exception):
@@ -113,7 +137,7 @@ class Snooze(Exception):
 
     def __init__(self, delay: float, reason: str = "") -> None:
         super().__init__(reason or "snoozed by the handler")
-        self.delay = delay
+        self.delay = _delay(delay)
 
 
 class Retryable(Exception):

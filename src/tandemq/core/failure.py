@@ -17,11 +17,12 @@ MAX_SHOWN = 20
 
 def clip(text: str, limit: int) -> str:
     """At most ``limit`` bytes of UTF-8, cut on a character border and marked; lone surrogates become ``?``."""
-    raw = text[: limit + 1].encode("utf-8", "replace")
+    # A NUL is refused by some clients and terminals; replaced by one byte, so that the size stays what it was.
+    raw = text[: limit + 1].encode("utf-8", "replace").replace(b"\x00", b"?")
     if len(raw) <= limit and len(text) <= limit:
-        return raw.decode("utf-8").replace("\x00", "\ufffd")
+        return raw.decode("utf-8")
     mark = CUT_MARK.encode()
-    return (raw[: limit - len(mark)].decode("utf-8", "ignore") + CUT_MARK).replace("\x00", "?")
+    return raw[: limit - len(mark)].decode("utf-8", "ignore") + CUT_MARK
 
 
 def _safely(make: Callable[[], object], placeholder: str) -> str:
@@ -29,7 +30,8 @@ def _safely(make: Callable[[], object], placeholder: str) -> str:
         text = make()
     except BaseException:  # the exception's own code runs here, and may raise anything at all
         return placeholder
-    return text if isinstance(text, str) else placeholder
+    # str.__str__ makes plain text of a subclass, whose slicing and encoding could raise later.
+    return str.__str__(text) if isinstance(text, str) else placeholder
 
 
 def _message(exc: BaseException) -> str:
@@ -37,8 +39,9 @@ def _message(exc: BaseException) -> str:
 
 
 def _trace(exc: BaseException) -> str:
-    frames = traceback.extract_tb(exc.__traceback__)[-40:]
-    lines = traceback.format_list(frames)
+    frames = traceback.extract_tb(exc.__traceback__, limit=-40)
+    # Not format_list: the carets that it draws cost an ast.parse for every frame.
+    lines = [f'  File "{f.filename}", line {f.lineno}, in {f.name}\n    {f.line or ""}\n' for f in frames]
     seen, cause = {id(exc)}, exc.__cause__ or exc.__context__
     while cause is not None and id(cause) not in seen and len(seen) < MAX_SHOWN:
         seen.add(id(cause))
@@ -48,8 +51,13 @@ def _trace(exc: BaseException) -> str:
         lines += [f"- {type(e).__name__}: {clip(_message(e), 200)}\n" for e in exc.exceptions[:MAX_SHOWN]]
         if len(exc.exceptions) > MAX_SHOWN:
             lines.append(f"- and {len(exc.exceptions) - MAX_SHOWN} more\n")
-    lines += [f"note: {clip(str(n), 500)}\n" for n in getattr(exc, "__notes__", ())[:MAX_SHOWN]]
+    lines += [f"note: {clip(note, 500)}\n" for note in _notes(exc)]
     return "".join(lines)
+
+
+def _notes(exc: BaseException) -> list[str]:
+    notes = getattr(exc, "__notes__", ())
+    return [n for n in notes[:MAX_SHOWN] if isinstance(n, str)] if isinstance(notes, list | tuple) else []
 
 
 def describe(exc: BaseException) -> Failure:

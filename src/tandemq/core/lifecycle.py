@@ -12,7 +12,7 @@ from enum import StrEnum
 from random import Random
 from typing import assert_never
 
-from tandemq.core.retry import RetryPolicy
+from tandemq.core.retry import MAX_DELAY_S, RetryPolicy
 
 
 class Status(StrEnum):
@@ -233,7 +233,7 @@ def decide(attempt: Attempt, outcome: Outcome, policy: RetryPolicy, rng: Random)
         case Returned(result, note):
             return Succeed(result, note)
         case Snoozed(delay_s):
-            return SnoozeIn(max(0.0, delay_s))
+            return SnoozeIn(_bounded(delay_s))
         case Invalid(failure):
             return Bury(DeadReason.VALIDATION, failure, "invalid")
         case Expired(failure):
@@ -252,10 +252,15 @@ def decide(attempt: Attempt, outcome: Outcome, policy: RetryPolicy, rng: Random)
                 return Bury(DeadReason.NON_RETRYABLE, failure)
             reason = DeadReason.RETRIES_EXHAUSTED
             if delay_s is not None and not attempt.is_last:
-                return RetryIn(delay_s, failure)
+                return RetryIn(_bounded(delay_s), failure)
             return _again(attempt, failure, policy, rng, reason, "failed")
         case _:
             assert_never(outcome)
+
+
+def _bounded(delay_s: float) -> float:
+    """What a handler asked for, as something the database can add to a time."""
+    return min(delay_s, MAX_DELAY_S) if delay_s > 0 else 0.0
 
 
 def _again(

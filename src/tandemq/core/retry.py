@@ -6,12 +6,13 @@ moved by up to ±20 % so that tasks that failed together do not come back togeth
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Literal, Protocol
 
+from tandemq.core.codec import decode
 from tandemq.core.errors import NonRetryable, Retry, Retryable
 
 DEFAULT_MAX_RETRIES = 3
@@ -33,7 +34,8 @@ class Backoff(Protocol):
 def _seconds(value: float, field: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{field} must be a number of seconds, not {type(value).__name__}")
-    if not math.isfinite(value) or value < 0:
+    # Compared with a float on purpose: an int of 400 digits does not fit into math.isfinite.
+    if not 0 <= value <= sys.float_info.max:
         raise ValueError(f"{field} must be a finite number of seconds >= 0, not {value!r}")
     return float(value)
 
@@ -47,8 +49,9 @@ class Exponential:
     cap: float = 300.0
 
     def __post_init__(self) -> None:
+        # As floats: ``2 ** 999_999`` in integers takes a while, ``2.0 ** 999_999`` overflows at once.
         for name in ("base", "factor", "cap"):
-            _seconds(getattr(self, name), name)
+            object.__setattr__(self, name, _seconds(getattr(self, name), name))
 
     def __call__(self, attempt: int) -> float:
         """Delay after failure ``attempt``. ``2.0 ** 5000`` is an OverflowError: that is the cap."""
@@ -137,7 +140,7 @@ def backoff_from_spec(spec: Mapping[str, Any]) -> Backoff:
 def as_backoff(value: Backoff | Sequence[float] | float) -> Backoff:
     """Accept a backoff object, a callable, a list of delays or one number of seconds."""
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return Constant(float(value))
+        return Constant(_seconds(value, "backoff"))
     if isinstance(value, list | tuple):
         return Delays(tuple(float(_seconds(d, "backoff")) for d in value))
     if callable(value):
@@ -178,11 +181,10 @@ class RetryPolicy:
     def delay(self, attempt: int, rng: Random) -> float:
         """Seconds to wait after failure ``attempt`` (from 1), jitter included; 0 <= delay <= 10 years."""
         backoff: Backoff = self.backoff  # type: ignore[assignment]  # __post_init__ made it one
-        base = float(backoff(attempt))
+        base = min(float(backoff(attempt)), MAX_DELAY_S)
         if not base > 0:
             return 0.0
-        base = min(base, MAX_DELAY_S)
-        return base * (1 + self.jitter * rng.uniform(-1.0, 1.0))  # rng is passed in
+        return min(base * (1 + self.jitter * rng.uniform(-1.0, 1.0)), MAX_DELAY_S)
 
     def decision(self, exc: BaseException, attempt: int) -> Decision:
         """Whether this exception may be retried at all; the count of attempts is checked elsewhere."""
@@ -195,6 +197,22 @@ class RetryPolicy:
         if self.when is not None:
             return "retry" if self.when(exc, attempt) else "give_up"
         return "retry" if not self.retry_on or isinstance(exc, self.retry_on) else "give_up"
+
+
+def policy_of(options: str, policy: RetryPolicy | None = None) -> RetryPolicy:
+    """The policy of one row: ``policy`` (else the default) with the backoff and jitter that the row's options carry.
+
+    ``options`` is JSON text as stored, "" for none. Whatever is in there, it never raises: a row that cannot be judged
+    would stay under a lost lease for ever.
+    """
+    base = policy or RetryPolicy()
+    try:
+        given = decode(options) if options else {}
+        if "jitter" in given:
+            base = replace(base, jitter=given["jitter"])
+        return replace(base, backoff=backoff_from_spec(given["backoff"])) if given.get("backoff") else base
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return base
 
 
 def check_max_retries(value: object) -> int:

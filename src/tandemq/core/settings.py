@@ -17,16 +17,16 @@ REDIS_SCHEMES = ("redis", "rediss", "unix")
 PREFIX = "TANDEMQ_"
 
 
-def _var(name: str, default: Any, help_: str) -> Any:
-    return field(default=default, metadata={"var": PREFIX + name, "help": help_})
+def _var(name: str, default: Any, help_: str, *, secret: bool = False) -> Any:
+    return field(default=default, repr=not secret, metadata={"var": PREFIX + name, "help": help_})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """All settings; seconds are floats, sizes bytes. Build with ``load``."""
 
-    database_url: str = _var("DATABASE_URL", "", "SQLAlchemy URL of MySQL/MariaDB (or sqlite:///file)")
-    redis_url: str = _var("REDIS_URL", "", "redis://, rediss:// or unix:// URL")
+    database_url: str = _var("DATABASE_URL", "", "SQLAlchemy URL of MySQL/MariaDB (or sqlite:///file)", secret=True)
+    redis_url: str = _var("REDIS_URL", "", "redis://, rediss:// or unix:// URL", secret=True)
     namespace: str = _var("NAMESPACE", "tandemq", "first part of every Redis key")
     table_prefix: str = _var("TABLE_PREFIX", "tandemq_", "first part of every table's name")
     app: str = _var("APP", "", "module:attribute of the application, as -A")
@@ -46,16 +46,22 @@ class Settings:
     @classmethod
     def load(cls, environ: Mapping[str, str], **overrides: Any) -> Settings:
         """Arguments win over variables, variables over defaults. Raises ConfigurationError with every fault."""
-        given, faults = {}, []
+        given: dict[str, Any] = {}
+        faults = [
+            f"{name}={overrides[name]!r} is no setting"
+            for name in sorted(set(overrides) - {f.name for f in fields(cls)})
+        ]
         for f in fields(cls):
             if overrides.get(f.name) is not None:
-                given[f.name] = overrides[f.name]
+                try:
+                    given[f.name] = _typed(overrides[f.name], f.default)
+                except TypeError:
+                    faults.append(f"{f.name}={overrides[f.name]!r} is no {type(f.default).__name__}")
             elif (text := environ.get(f.metadata["var"], "")) != "":
                 try:
                     given[f.name] = _parse(text, f.default)
-                except ValueError:
-                    kind = type(f.default).__name__
-                    faults.append(f"{f.metadata['var']}={text!r} is no {kind}")
+                except (ValueError, KeyError):
+                    faults.append(f"{f.metadata['var']}={text!r} is no {type(f.default).__name__}")
         settings = cls(**given)
         faults += settings._faults()
         if faults:
@@ -123,6 +129,17 @@ class Settings:
         return faults
 
 
+def _typed(value: Any, default: Any) -> Any:
+    """An argument as the setting's type; only int -> float is converted, so that "30" or True is no number."""
+    if type(default) is float and type(value) is int:
+        return float(value)
+    if type(value) is not type(default):
+        if isinstance(default, str) and isinstance(value, str | Path):
+            return str(value)
+        raise TypeError
+    return value
+
+
 def _parse(text: str, default: Any) -> Any:
     if isinstance(default, bool):
         return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[text.lower()]
@@ -143,11 +160,12 @@ def _url_faults(name: str, url: str, schemes: tuple[str, ...]) -> list[str]:
     rest = url.split("://", 1)[1]
     authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
     # A raw '@', '#', '/' or '?' in a password silently connects to another host (bookwyrm 1098).
-    if not parts.hostname or authority.count("@") > 1 or ("@" in rest and "@" not in authority):
+    raw = authority.count("@") > 1 or "@" in rest[len(authority) :] or "#" in rest
+    if raw or not (parts.hostname or "unix_socket=" in parts.query):
         return [f"{name} has no plain host; percent-encode special characters of the password (@ %40, # %23, / %2F)"]
     return []
 
 
 def mask(url: str) -> str:
-    """The URL with everything between ``://`` and the last ``@`` hidden."""
-    return re.sub(r"://.*@", "://***@", url)
+    """The URL with everything before the last ``@`` hidden, but for the scheme."""
+    return re.sub(r"^([a-z+]+://)?.*@", r"\1***@", url, flags=re.DOTALL)

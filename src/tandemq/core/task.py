@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from tandemq.core import values
+from tandemq.core.codec import decode
 from tandemq.core.lifecycle import Status
 from tandemq.core.retry import Backoff
 from tandemq.core.values import Priority, Seconds
@@ -172,15 +173,13 @@ class Task:
 
     def to_json(self) -> dict[str, Any]:
         """The one JSON shape of a task for CLI, HTTP and exports; times RFC 3339 with ``Z`` and 6 digits."""
-        from tandemq.core.codec import decode
-
         open_later = self.status is Status.PENDING
         return {
             "id": self.id,
             "id_str": str(self.id),
             "type": self.task_type,
             "queue": self.queue,
-            "payload": decode(self.payload),
+            "payload": _parsed(self.payload),
             "priority": self.priority,
             "priority_label": values.LABEL_OF.get(self.priority),
             "status": self.status.value,
@@ -200,9 +199,17 @@ class Task:
             "error": self.last_error,
             "error_type": self.error_type,
             "dead_reason": self.dead_reason,
-            "result": None if self.result is None else decode(self.result),
+            "result": None if self.result is None else _parsed(self.result),
             "attempts_log": [a.to_json() for a in self.attempts_log],
         }
+
+
+def _parsed(text: str) -> Any:
+    """Rows come from other SQL too: text that is no JSON is shown as it is, so that the row can be looked at."""
+    try:
+        return decode(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 def epoch_ms(instant: datetime) -> int:

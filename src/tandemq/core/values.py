@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import re
+import sys
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tandemq.core.errors import InvalidTask, InvalidType
+from tandemq.core.retry import MAX_DELAY_S, MAX_RETRIES, check_max_retries
 
 PRIORITY_LABELS: dict[str, int] = {"low": 0, "medium": 10, "high": 20, "critical": 30}
 LABEL_OF: dict[int, str] = {value: label for label, value in PRIORITY_LABELS.items()}
@@ -27,7 +28,7 @@ def queue_name(value: Any, field: str = "queue") -> str:
         raise InvalidType(f"{field} must be text, not {value!r}", field=field)
     if not QUEUE_NAME.fullmatch(value):
         raise InvalidTask(f"{field} {value!r} must be 1 to 64 of the characters A-Z a-z 0-9 _ . -", field=field)
-    return str(value)
+    return str.__str__(value)
 
 
 def task_type(value: Any, field: str = "type") -> str:
@@ -36,7 +37,7 @@ def task_type(value: Any, field: str = "type") -> str:
         raise InvalidType(f"{field} must be text, not {value!r}", field=field)
     if not TASK_TYPE.fullmatch(value):
         raise InvalidTask(f"{field} {value!r} must be 1 to 100 of the characters A-Z a-z 0-9 _ . : -", field=field)
-    return str(value)
+    return str.__str__(value)
 
 
 def priority(value: Any, field: str = "priority") -> int:
@@ -59,7 +60,8 @@ def seconds(value: Any, field: str) -> float:
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidType(f"{field} must be a number of seconds or a timedelta, not {value!r}", field=field)
-    if not math.isfinite(value) or value < 0:
+    # Compared with a float on purpose: an int of 400 digits does not fit into math.isfinite.
+    if not 0 <= value <= sys.float_info.max:
         raise InvalidTask(f"{field} must be a finite number of seconds >= 0, not {value!r}", field=field)
     return float(value)
 
@@ -108,9 +110,29 @@ def idempotency_key(value: Any, field: str = "idempotency_key") -> str:
         raise InvalidTask(f"{field} holds a lone surrogate, which UTF-8 cannot carry", field=field) from None
     if size > MAX_KEY_BYTES:
         raise InvalidTask(f"{field} is {size} bytes long; the limit is {MAX_KEY_BYTES}", field=field)
-    return str(value)
+    return str.__str__(value)
 
 
 def rfc3339(value: datetime | None) -> str | None:
     """``2026-11-30T12:00:00.000000Z``: UTC, always 6 digits."""
     return None if value is None else value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ").rjust(27, "0")
+
+
+def max_retries(value: Any, field: str = "max_retries") -> int:
+    """An integer 0..1,000,000; runs allowed are 1 + max_retries."""
+    try:
+        return check_max_retries(value)
+    except TypeError:
+        raise InvalidType(f"{field} must be an integer >= 0, not {value!r}", field=field) from None
+    except ValueError:
+        raise InvalidTask(f"{field} must be between 0 and {MAX_RETRIES}, not {value}", field=field) from None
+
+
+def timeout(value: Any, field: str = "timeout") -> float | None:
+    """Seconds > 0 that one attempt may take, fractions count; None means no limit."""
+    if value is None:
+        return None
+    limit = seconds(value, field)
+    if not 0 < limit <= MAX_DELAY_S:
+        raise InvalidTask(f"{field} must be seconds > 0 and at most ten years, or None; not {value!r}", field=field)
+    return limit

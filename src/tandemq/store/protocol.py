@@ -39,7 +39,11 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """The answer of one claim. ``put_back``: not claimable by this worker now (last attempt and no free slot), in order."""
+    """The answer of one claim.
+
+    ``put_back``: not claimable by this worker now (last attempt and no free slot), in order. ``dropped``: locked by
+    others, running, final, missing or not yet visible; whatever of it is due is found again by the reconciler.
+    """
 
     leases: tuple[Lease, ...] = ()
     not_due: tuple[NotDue, ...] = ()
@@ -172,7 +176,10 @@ class Producing(Protocol):
         ...
 
     def after_commit(self, connection: Transaction, then: Callable[[], None]) -> None:
-        """Call ``then`` once the caller's transaction has committed (or is about to: check ``visible``); never on rollback."""
+        """Call ``then`` once the caller's transaction has committed, or is about to; never on rollback.
+
+        On a Connection (not on a Session) it is called just before the COMMIT is sent: check ``visible``.
+        """
         ...
 
     def queue_defaults(self) -> Mapping[str, int]:
@@ -194,17 +201,21 @@ class Leasing(Protocol):
         known: Collection[str] | None,
         unknown_task_s: float,
     ) -> Claimed:
-        """Claim what is claimable of ``ids``, in the given order, under one token, in one transaction with its claims row.
+        """Claim what is claimable of ``ids``, in the given order, under one token, in one transaction.
 
-        Rows locked by others are skipped. A row on its last attempt (attempts >= max_retries) is claimed only while fewer than
-        ``free`` rows are claimed before it; it and all after it go to ``put_back``. ``known`` None means every type. A row of an unknown type is
-        not claimed: its run_at moves on with backoff (1 s doubling to 30 s), and after ``unknown_task_s`` it is dead
-        (``unknown_task``). A row past ``expires_at`` is dead (``expired``).
+        The claims row is part of that transaction. Rows locked by others are skipped. A row on its last attempt
+        (attempts >= max_retries) is claimed only while fewer than ``free`` rows are claimed before it; it and all after
+        it go to ``put_back``. ``known`` None means every type. A row of an unknown type is not claimed: its run_at
+        moves on with backoff (1 s doubling to 30 s), and after ``unknown_task_s`` it is dead (``unknown_task``). A row
+        past ``expires_at`` is dead (``expired``). StoreUnknown: never run, never forget, ``give_back``.
         """
         ...
 
     def give_back(self, token: int, ids: Sequence[int]) -> Settled:
-        """After a claim whose answer was lost: hand back whatever of ``ids`` carries the token, and remove its claims row."""
+        """After a claim whose answer was lost: hand back what of ``ids`` carries the token, and remove its claims row.
+
+        May be called again and again; waits for the old session while that holds the rows.
+        """
         ...
 
     def renew(self, tokens: Collection[int], *, worker_id: str, lease_s: float) -> set[int]:
@@ -218,8 +229,8 @@ class Leasing(Protocol):
     def finish(self, settlements: Sequence[Settlement], *, closing: Collection[int], worker_id: str) -> Settled:
         """Write verdicts; rows are matched in (id, token) pairs and ``running``.
 
-        ``closing``: tokens of which nothing else is left in this worker's hands; their claims rows go in the same transaction, but
-        only if none of their rows is ``locked``. A cancel request turns a retry or release into ``cancelled``.
+        ``closing``: tokens of which nothing else is left in this worker's hands; their claims rows go in the same
+        transaction, but only if none of their rows is ``locked``. A cancel request turns a retry or release into ``cancelled``.
         A verdict sent twice is accepted twice (an equal final row under the own token is not fenced).
         """
         ...
@@ -251,15 +262,21 @@ class Surveying(Protocol):
         ...
 
     def pending_after(self, queue: str, cursor: str, limit: int) -> tuple[list[OpenRow], str]:
-        """Pending rows of a queue in (priority, run_at, id) order behind an opaque cursor ("" to start); next cursor, "" at the end."""
+        """Pending rows of a queue in (priority, run_at, id) order behind an opaque cursor, and the next cursor.
+
+        "" is the cursor to start with, and the one at the end.
+        """
         ...
 
     def discard_expired(self, level: Level, *, limit: int) -> list[Ended]:
-        """Bury pending rows of the level whose ``expires_at`` has passed, at most ``limit`` looked at among the oldest due."""
+        """Bury pending rows of the level whose ``expires_at`` has passed, among the ``limit`` oldest due."""
         ...
 
     def orphans(self, after_id: int, limit: int) -> tuple[list[tuple[int, int]], int]:
-        """Running rows whose token has no claims row, as (id, token), among the next ``limit`` open rows by id; next cursor, 0 at the end."""
+        """Running rows whose token has no claims row, as (id, token), in the next stretch of ids; and the next cursor.
+
+        At most ``limit`` times ten rows are looked at, finished ones included. The next cursor is 0 at the end.
+        """
         ...
 
     def end_orphan(self, task_id: int, token: int, *, judge: Judge) -> Settled:
@@ -331,8 +348,12 @@ class Inspecting(Protocol):
         ...
 
     def counts(self) -> dict[str, Any]:
-        """``{"queues": {queue: {"ready": n, "scheduled": n, "retrying": n, "running": n}}, "ended": {outcome: n}}``: open rows counted from the
-        open index (at most 100,000 a queue, then ``"capped": true``), ended ones from ``task_counts``; dead ones standing now from the index."""
+        """``{"queues": {queue: {"ready": n, "scheduled": n, "retrying": n, "running": n}}, "ended": {outcome: n}}``.
+
+        Open rows are counted from the open index (at most 100,000 a queue, then ``"capped": true``), and once more per
+        priority under ``"priorities"``. Ended ones come from ``task_counts``; ``ended["dead"]`` is how many are dead
+        now, from the index, and ``ended["dead_total"]`` how many ever died.
+        """
         ...
 
     def busy(self, queues: Sequence[str]) -> bool:
@@ -348,7 +369,10 @@ class Inspecting(Protocol):
         ...
 
     def purge(self, ids: Sequence[int]) -> int:
-        """Delete final rows (status tested in the same statement) with their attempts; keyed rows keep for 24 h after their end."""
+        """Delete final rows (status tested in the same statement) with their attempts.
+
+        Keyed rows keep their key, and so stay, for 24 h after their end.
+        """
         ...
 
 

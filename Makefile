@@ -1,0 +1,48 @@
+# Two commands do everything on a fresh machine with git, make and Python 3.11 or newer: make demo, make test.
+# Works with GNU make 3.81 and without root. PYTHON=/path/to/python chooses the interpreter.
+SHELL = /bin/sh
+export PYTHON
+
+.PHONY: help demo test scenarios check clean
+
+help:
+	@echo 'make demo       run the queue on real input, no server needed (at most a minute)'
+	@echo '                DATABASE_URL=mysql+pymysql://... REDIS_URL=redis://... runs it on real servers'
+	@echo 'make test       everything that is checked, on real servers that it provides (at most ten minutes)'
+	@echo 'make check      the quick part of it: lint, types, tests without servers'
+	@echo 'make scenarios  the field scenarios at their full size'
+	@echo 'make clean      remove what the above made'
+
+.venv/.embedded: pyproject.toml dev/make_venv.sh
+	@sh dev/make_venv.sh embedded
+
+.venv/.dev: pyproject.toml dev/make_venv.sh
+	@sh dev/make_venv.sh dev
+
+# Only what is given on the command line counts: a DATABASE_URL in the environment is some other program's.
+ifeq ($(origin DATABASE_URL),command line)
+demo_urls += TANDEMQ_DATABASE_URL='$(DATABASE_URL)'
+endif
+ifeq ($(origin REDIS_URL),command line)
+demo_urls += TANDEMQ_REDIS_URL='$(REDIS_URL)'
+endif
+demo: .venv/.embedded
+	@$(demo_urls) .venv/bin/tandemq demo
+
+test: .venv/.dev
+	@sh dev/run_tests.sh
+
+scenarios: .venv/.dev
+	@sh dev/provide_servers.sh
+	@TANDEMQ_SCENARIOS=full .venv/bin/pytest -q tests/scenarios
+
+check: .venv/.dev
+	@.venv/bin/ruff check .
+	@.venv/bin/ruff format --check .
+	@.venv/bin/mypy
+	@.venv/bin/lint-imports
+	@.venv/bin/pytest -q -m 'not servers' tests/unit tests/contract
+
+clean:
+	rm -rf .venv .cache .tandemq build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,255 @@
+"""The application object: settings, registered tasks, and everything a user calls. The edge that reads os.environ."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar, Unpack, cast, overload
+
+from tandemq.admin import Admin, DeadLetters
+from tandemq.broker.protocol import Broker
+from tandemq.core import crash
+from tandemq.core.clock import Clock, SystemClock
+from tandemq.core.codec import Encoder
+from tandemq.core.errors import ConfigurationError
+from tandemq.core.retry import RetryPolicy
+from tandemq.core.settings import Settings
+from tandemq.core.task import UNSET, NewTask, Unset
+from tandemq.core.task import Task as StoredTask
+from tandemq.core.values import Priority, Seconds
+from tandemq.handle import Handle
+from tandemq.links import Links
+from tandemq.producer import Producer
+from tandemq.registry import RegisteredTask, Registry, TaskHandler, TaskOptions
+from tandemq.store.protocol import Store, Transaction, WorkerRecord
+from tandemq.tasks import AsyncTask, EnqueueOptions, Task, TaskDecorator, new_task
+
+P = ParamSpec("P")
+R = TypeVar("R")
+H = TypeVar("H", bound=type[TaskHandler])
+
+
+class TandemQ:
+    """One tandemq installation as seen by this program: enqueue into it, register tasks for its workers, look at it.
+
+    Arguments win over ``TANDEMQ_*`` variables; with no URLs at all it is embedded in ``./.tandemq``. Other settings go
+    by their names (``lease_s=10``). ``encoder`` turns values that JSON cannot carry into ones it can. Nothing connects
+    before the first use; one object may be shared by threads and used on both sides of a fork. ``clock`` and ``broker``
+    are for tests: see ``tandemq.testing``.
+    """
+
+    def __init__(
+        self,
+        database_url: str | None = None,
+        redis_url: str | None = None,
+        namespace: str | None = None,
+        table_prefix: str | None = None,
+        imports: Sequence[str] = (),
+        encoder: Encoder | None = None,
+        *,
+        clock: Clock | None = None,
+        broker: Broker | None = None,
+        **settings: Any,
+    ) -> None:
+        self.settings = Settings.load(
+            os.environ,
+            database_url=database_url,
+            redis_url=redis_url,
+            namespace=namespace,
+            table_prefix=table_prefix,
+            **settings,
+        )
+        if self.settings.crash:
+            _arm(self.settings.crash)
+        self.clock: Clock = clock or SystemClock()
+        self.encoder = encoder
+        self.registry = Registry()
+        self._imports = (imports,) if isinstance(imports, str) else tuple(imports)
+        self._links = Links(self.settings, self.clock, broker=broker)
+        self.producer = Producer(self._links, self.registry, self.settings, self.clock, encoder)
+        self.admin = Admin(self._links)
+        self.dead = DeadLetters(self._links)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        where = "embedded" if self.settings.is_embedded else self.settings.namespace
+        return f"<TandemQ {where}, {len(self.registry)} tasks>"
+
+    @property
+    def store(self) -> Store:
+        """The database, connected on first use. NotMigrated if ``tandemq migrate`` has not been run."""
+        return self._links.store
+
+    @property
+    def broker(self) -> Broker:
+        """Redis, connected on first use."""
+        return self._links.broker
+
+    def close(self) -> None:
+        """Push what was committed just now and drop the connections; a later use opens new ones."""
+        self.producer.close()
+        self._links.close()
+
+    # Registering
+
+    # Each overlaps the last one on purpose: the first match counts, and a coroutine function is a callable too.
+    @overload
+    def task(self, fn: H) -> H: ...  # type: ignore[overload-overlap]
+    @overload
+    def task(self, fn: Callable[P, Coroutine[Any, Any, R]]) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def task(self, fn: Callable[P, R]) -> Task[P, R]: ...
+    @overload
+    def task(
+        self,
+        fn: None = None,
+        *,
+        name: str | None = None,
+        queue: str | Unset = UNSET,
+        priority: Priority | Unset = UNSET,
+        max_retries: int | Unset | None = UNSET,
+        retry: RetryPolicy | Unset | None = UNSET,
+        timeout: Seconds | Unset | None = UNSET,
+    ) -> TaskDecorator: ...
+    def task(self, fn: Any = None, **options: Any) -> Any:
+        """Register a function (or a TaskHandler subclass, as ``handler`` does), bare or with options.
+
+        ``name`` defaults to module.function; ``retry`` is a RetryPolicy; ``timeout`` is in seconds for one attempt,
+        1800 if left out, None for no limit. Registering twice under one name is refused.
+        """
+        checked = TaskOptions(**options)
+        if fn is None:
+            return lambda target: self._register(target, checked)
+        return self._register(fn, checked)
+
+    def handler(self, cls: H) -> H:
+        """Register a TaskHandler subclass (or an instance of one) under its ``name``; returns it unchanged."""
+        return cast("H", self._register(cls, TaskOptions()))
+
+    def import_tasks(self) -> None:
+        """Import the modules of ``imports``, which registers their tasks. ConfigurationError if one fails."""
+        for module in self._imports:
+            try:
+                importlib.import_module(module)
+            except ImportError as missing:
+                raise ConfigurationError(f"imports={module!r} of TandemQ() cannot be imported: {missing}") from missing
+
+    def _register(self, target: Any, options: TaskOptions) -> Any:
+        registered = self.registry.add(RegisteredTask.of(target, options))
+        if registered.handler is not None:
+            return target
+        kind = AsyncTask if registered.is_async else Task
+        return kind(registered, self.producer)
+
+    # Producing
+
+    def enqueue(self, task_type: str, payload: Mapping[str, Any], **options: Unpack[EnqueueOptions]) -> Handle[Any]:
+        """Store a task by name, which need not be registered here, and push it. See ``Producer.enqueue``."""
+        new, connection = new_task(task_type, payload, options)
+        return self.producer.enqueue(new, connection=connection)
+
+    async def aenqueue(
+        self, task_type: str, payload: Mapping[str, Any], **options: Unpack[EnqueueOptions]
+    ) -> Handle[Any]:
+        """``enqueue`` without blocking the event loop; ``connection`` may be an AsyncSession."""
+        new, connection = new_task(task_type, payload, options)
+        return (await self.producer.aenqueue_many([new], connection=connection))[0]
+
+    def enqueue_many(self, news: Iterable[NewTask], *, connection: Transaction | None = None) -> list[Handle[Any]]:
+        """Store many tasks, atomic per 1,000; handles in input order."""
+        return self.producer.enqueue_many(news, connection=connection)
+
+    async def aenqueue_many(
+        self, news: Iterable[NewTask], *, connection: Transaction | None = None
+    ) -> list[Handle[Any]]:
+        """``enqueue_many`` without blocking the event loop."""
+        return await self.producer.aenqueue_many(news, connection=connection)
+
+    def push(self, ids: Iterable[int]) -> int:
+        """Push rows that other SQL inserted, so that they start at once; how many were pending and pushed."""
+        return self.producer.push(ids)
+
+    async def apush(self, ids: Iterable[int]) -> int:
+        """``push`` without blocking the event loop."""
+        return await self._links.offload(self.push, ids)
+
+    # Looking
+
+    def get(self, task_id: int) -> StoredTask | None:
+        """The task with its failed attempts, or None."""
+        return self.admin.get(task_id)
+
+    async def aget(self, task_id: int) -> StoredTask | None:
+        """``get`` without blocking the event loop."""
+        return await self._links.offload(self.get, task_id)
+
+    def cancel(self, task_id: int) -> str:
+        """``cancelled`` (was pending), ``requested`` (is running), or the final status it has. TaskNotFound."""
+        return self.admin.cancel(task_id)
+
+    async def acancel(self, task_id: int) -> str:
+        """``cancel`` without blocking the event loop."""
+        return await self._links.offload(self.cancel, task_id)
+
+    def stats(self) -> dict[str, Any]:
+        """Open tasks by queue and state, ended ones by outcome."""
+        return self.admin.stats()
+
+    def workers(self) -> list[WorkerRecord]:
+        """Worker processes heard of lately."""
+        return self.admin.workers()
+
+    def why(self, task_id: int) -> str:
+        """One true sentence: why is this task (not) running?"""
+        return self.admin.why(task_id)
+
+
+def _arm(spec: str) -> None:
+    try:
+        crash.arm(spec)
+    except ValueError as bad:
+        raise ConfigurationError(str(bad)) from None
+
+
+def load_app(spec: str) -> TandemQ:
+    """The application behind ``module:attribute``, importable from the current directory. ConfigurationError if not."""
+    module_name, _, attribute = spec.partition(":")
+    if not module_name or not attribute:
+        raise ConfigurationError(f"-A {spec!r} must be module:attribute, for example shop:app")
+    here = str(Path.cwd())
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    found: Any = _import(module_name, spec)
+    for name in attribute.split("."):
+        try:
+            found = getattr(found, name)
+        except AttributeError:
+            raise ConfigurationError(f"-A {spec!r}: {module_name} has no {attribute!r}") from None
+    if not isinstance(found, TandemQ):
+        raise ConfigurationError(f"-A {spec!r} is a {type(found).__name__}, not a TandemQ application")
+    return found
+
+
+def _import(module_name: str, spec: str) -> Any:
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as missing:
+        if missing.name is not None and f"{module_name}.".startswith(f"{missing.name}."):
+            raise ConfigurationError(f"-A {spec!r}: there is no module {missing.name!r} in {Path.cwd()}") from None
+        raise ConfigurationError(f"-A {spec!r}: importing {module_name} failed: {missing}") from missing
+    except ConfigurationError:
+        raise
+    except Exception as broken:
+        reason = f"{type(broken).__name__}: {broken}"
+        raise ConfigurationError(f"-A {spec!r}: importing {module_name} failed: {reason}") from broken

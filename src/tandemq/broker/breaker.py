@@ -1,0 +1,66 @@
+"""A circuit breaker: with Redis away a producer waits for one time-out, not for one per call."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tandemq.core.clock import Clock
+from tandemq.core.errors import BrokerUnavailable
+
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 10.0
+
+
+class Breaker:
+    """Closed: calls pass. After a failure open: calls fail at once, for 1 s, then 2 s, ... 10 s.
+
+    When the pause is over one call passes as a probe, the others still fail at once; its success closes the breaker.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._pause_s = 0.0
+        self._open_until = 0.0
+        self._reason = ""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the last call that reached Redis failed."""
+        return self._pause_s > 0
+
+    @contextmanager
+    def guard(self) -> Iterator[None]:
+        """Run the body, or raise BrokerUnavailable at once while the breaker is open."""
+        round_ = self._admit()
+        try:
+            yield
+        except BrokerUnavailable as error:
+            self._fail(round_, str(error))
+            raise
+        if self._pause_s:
+            self._close()
+
+    def _admit(self) -> float:
+        if not self._pause_s:
+            return 0.0
+        with self._lock:
+            now = self._clock.monotonic()
+            if self._pause_s and now < self._open_until:
+                raise BrokerUnavailable(f"{self._reason} (not tried again for {self._open_until - now:.1f} s)")
+            self._open_until = now + max(self._pause_s, FIRST_PAUSE_S)
+            return self._pause_s
+
+    def _fail(self, round_: float, reason: str) -> None:
+        with self._lock:
+            if self._pause_s != round_:
+                return  # many calls were on their way when it failed: they count as one failure
+            self._pause_s = min(max(self._pause_s * 2, FIRST_PAUSE_S), LONGEST_PAUSE_S)
+            self._open_until = self._clock.monotonic() + self._pause_s
+            self._reason = reason
+
+    def _close(self) -> None:
+        with self._lock:
+            self._pause_s = 0.0

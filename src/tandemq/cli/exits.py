@@ -1,0 +1,75 @@
+"""Exit codes, and the only place where an error becomes a line on stderr.
+
+0 fine; 1 the thing asked for failed; 2 usage or bad input; 3 a server cannot be reached; 130 interrupted;
+141 whoever read our output went away.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+
+import click
+
+from tandemq.core.errors import ConfigurationError, InvalidTask, TandemQError, Unavailable
+from tandemq.core.printable import printable
+
+_LOGIN, _PASSWORD = re.compile(r"://\S*@"), re.compile(r"(password=)[^\s&]+", re.IGNORECASE)
+FAILED, BAD_INPUT, UNREACHABLE, INTERRUPTED, BROKEN_PIPE = 1, 2, 3, 130, 141
+
+
+class Failed(TandemQError):
+    """The thing asked for did not happen; the message says why."""
+
+
+def code_of(error: TandemQError) -> int:
+    """The exit code an error stands for."""
+    match error:
+        case InvalidTask() | ConfigurationError():
+            return BAD_INPUT
+        case Unavailable():
+            return UNREACHABLE
+        case _:
+            return FAILED
+
+
+def line_of(error: BaseException) -> str:
+    """The error as one printable line. URLs come masked already; the text of a driver may quote one raw."""
+    line = " ".join(str(error).split()) or type(error).__name__
+    return printable(_PASSWORD.sub(r"\1***", _LOGIN.sub("://***@", line)))
+
+
+def run(command: click.Command, arguments: Sequence[str] | None) -> int:
+    """Run a click command; every way out of it as an exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        code = _answer(command, arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whatever is left in the buffer goes nowhere, or the interpreter complains about it while exiting.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except SystemExit as end:
+        # click turns a broken pipe that it meets itself into exit code 1.
+        if isinstance(end.__context__, BrokenPipeError):
+            return BROKEN_PIPE
+        raise
+    return code
+
+
+def _answer(command: click.Command, arguments: Sequence[str] | None) -> int:
+    try:
+        code = command.main(arguments, prog_name="tandemq", standalone_mode=False)
+    except click.ClickException as bad:
+        bad.show()
+        return BAD_INPUT if isinstance(bad, click.FileError) else bad.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except TandemQError as error:
+        click.echo(f"Error: {line_of(error)}", err=True)
+        return code_of(error)
+    return code if isinstance(code, int) else 0

@@ -1,0 +1,85 @@
+"""Flags and argument types that several verbs share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, TypeVar
+
+import click
+
+from tandemq.core import values
+from tandemq.core.body import expires
+from tandemq.core.errors import InvalidTask
+from tandemq.core.values import Priority, Seconds
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+STATES = ("pending", "ready", "scheduled", "retrying", "running", "succeeded", "dead", "cancelled")
+
+
+class Checked(click.ParamType[Any]):
+    """A text turned into a value by a function of the core; its InvalidTask becomes a usage error."""
+
+    def __init__(self, name: str, convert: Callable[[str], Any]) -> None:
+        self.name = name
+        self._convert = convert
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The value, or exit code 2."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._convert(value)
+        except InvalidTask as bad:
+            self.fail(str(bad), param, ctx)
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _priority(text: str) -> Priority:
+    digits = text.removeprefix("-")
+    return values.priority(int(text) if digits.isascii() and digits.isdigit() and len(digits) <= 9 else text)
+
+
+def _seconds(text: str, field: str) -> float:
+    number = _number(text)
+    if number is None:
+        raise InvalidTask(f"{field} {text!r} is no number of seconds", field=field)
+    return values.seconds(number, field)
+
+
+def _expires(text: str) -> Seconds | datetime | None:
+    return expires(text) if _number(text) is None else _seconds(text, "expires")
+
+
+def _timeout(text: str) -> float | None:
+    return None if text == "none" else values.timeout(_seconds(text, "timeout"))
+
+
+PRIORITY = Checked("priority", _priority)
+SECONDS = Checked("seconds", lambda text: _seconds(text, "value"))
+INSTANT = Checked("time", lambda text: values.parse_instant(text, "run_at"))
+EXPIRES = Checked("seconds|time", _expires)
+TIMEOUT = Checked("seconds|none", _timeout)
+QUEUE = Checked("queue", values.queue_name)
+TASK_TYPE = Checked("type", values.task_type)
+WORKER_NAME = Checked("name", lambda text: values.queue_name(text, "name"))
+TASK_ID = click.IntRange(1, 2**63 - 1)
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+
+
+def queues_of(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...] | None:
+    """``-q high,default -q low`` as names in the order given; None when there are none."""
+    names = [name.strip() for text in given for name in text.split(",") if name.strip()]
+    if given and not names:
+        raise click.BadParameter("no queue is named", ctx, param)
+    for name in names:
+        QUEUE.convert(name, param, ctx)
+    return tuple(dict.fromkeys(names)) or None

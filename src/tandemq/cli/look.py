@@ -1,0 +1,158 @@
+"""Verbs that look at tasks and workers, and cancel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from tandemq.cli import exits, flags, output
+from tandemq.cli.session import Session, pass_session
+from tandemq.core.printable import printable
+from tandemq.core.task import Task
+from tandemq.store.protocol import Filter, Page, WorkerRecord
+
+_HEADERS = ("ID", "STATE", "TYPE", "QUEUE", "PRIORITY", "RUNS", "RUN AT", "ERROR")
+
+
+def show_page(page: Page, as_json: bool, *, empty: str) -> None:
+    """A page of tasks, and how to get the next one."""
+    if as_json:
+        output.document({"items": [task.to_json() for task in page.items], "next": page.next})
+        return
+    output.table(_HEADERS, [_row(task) for task in page.items], empty=empty)
+    if page.next is not None:
+        click.echo(f"more: --after {page.next}")
+
+
+def _row(task: Task) -> tuple[object, ...]:
+    runs = f"{task.attempts}/{task.max_retries + 1}"
+    error = task.last_error and f"{task.error_type}: {task.last_error}"
+    return task.id, task.state, task.task_type, task.queue, task.priority, runs, task.run_at, error
+
+
+def show_task(task: Task, as_json: bool) -> None:
+    """One task with everything that is known about it, every failed attempt included."""
+    shape = task.to_json()
+    if as_json:
+        output.document(shape)
+        return
+    attempts: list[Mapping[str, Any]] = shape.pop("attempts_log")
+    del shape["id_str"], shape["payload"], shape["result"]
+    output.pairs(shape | {"payload": task.payload, "result": task.result})
+    for entry in attempts:
+        life = f" (replay {entry['replays']})" if entry["replays"] else ""
+        click.echo(
+            printable(
+                f"attempt {entry['attempt']}{life}: {entry['outcome']}, {entry['started_at'] or '-'} to"
+                f" {entry['ended_at']} on {entry['worker_id'] or '-'}: {entry['error_type']}: {entry['error']}"
+            )
+        )
+        if entry["traceback"]:
+            output.block(entry["traceback"])
+
+
+@click.command("list")
+@click.option("--status", type=click.Choice(flags.STATES), help="State or stored status.")
+@click.option("--queue", type=flags.QUEUE, help="Queue.")
+@click.option("--type", "task_type", type=flags.TASK_TYPE, help="Task type.")
+@click.option("--worker", help="Id of the worker that holds it or ran it last.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, help="Tasks on a page.")
+@click.option("--after", type=flags.TASK_ID, help="Next page: the id that the last one named.")
+@flags.as_json
+@pass_session
+def list_tasks(
+    session: Session,
+    /,
+    status: str | None,
+    queue: str | None,
+    task_type: str | None,
+    worker: str | None,
+    limit: int,
+    after: int | None,
+    as_json: bool,
+) -> int:
+    """Tasks, newest first."""
+    where = Filter(state=status, queue=queue, task_type=task_type, worker_id=worker)
+    show_page(session.app.admin.find(where, limit=limit, after=after), as_json, empty="no tasks")
+    return 0
+
+
+@click.command()
+@click.argument("task_id", metavar="ID", type=flags.TASK_ID)
+@flags.as_json
+@pass_session
+def show(session: Session, /, task_id: int, as_json: bool) -> int:
+    """A task with its payload, result and failed attempts."""
+    show_task(session.app.admin.show(task_id), as_json)
+    return 0
+
+
+@click.command()
+@click.argument("task_id", metavar="ID", type=flags.TASK_ID)
+@flags.as_json
+@pass_session
+def why(session: Session, /, task_id: int, as_json: bool) -> int:
+    """One sentence: why is this task not running?"""
+    sentence = session.app.why(task_id)
+    if as_json:
+        output.document({"id": task_id, "id_str": str(task_id), "why": sentence})
+    else:
+        click.echo(printable(sentence))
+    return 0
+
+
+@click.command()
+@click.argument("task_id", metavar="ID", type=flags.TASK_ID)
+@flags.as_json
+@pass_session
+def cancel(session: Session, /, task_id: int, as_json: bool) -> int:
+    """Cancel a pending task, or ask a running one to stop. Exit code 1 if it has ended otherwise."""
+    answer = session.app.cancel(task_id)
+    done = answer in {"cancelled", "requested"}
+    if as_json:
+        output.document({"id": task_id, "id_str": str(task_id), "cancel": answer})
+    elif done:
+        click.echo(f"task {task_id}: {'cancelled' if answer == 'cancelled' else 'running, asked to stop'}")
+    if not done:
+        raise exits.Failed(f"task {task_id} has ended already: {answer}")
+    return 0
+
+
+@click.command()
+@flags.as_json
+@pass_session
+def stats(session: Session, /, as_json: bool) -> int:
+    """Open tasks by queue and state; ended ones by outcome."""
+    counts = session.app.stats()
+    if as_json:
+        output.document(counts)
+        return 0
+    columns = ("ready", "scheduled", "retrying", "running")
+    rows = [[queue, *[states.get(c, 0) for c in columns]] for queue, states in sorted(counts["queues"].items())]
+    output.table(("QUEUE", *[c.upper() for c in columns]), rows, empty="no open tasks")
+    output.pairs(dict(sorted(counts["ended"].items())))
+    return 0
+
+
+@click.command()
+@flags.as_json
+@pass_session
+def workers(session: Session, /, as_json: bool) -> int:
+    """Worker processes that were heard of lately."""
+    records = session.app.workers()
+    if as_json:
+        output.document({"items": [record.to_json() for record in records], "next": None})
+        return 0
+    headers = ("ID", "STATE", "HOST", "PID", "QUEUES", "PROCESSES", "SLOTS", "STARTED", "HEARTBEAT")
+    rows = [
+        (w.id, _worker_state(w), w.host, w.pid, w.queues, w.processes, w.slots, w.started_at, w.heartbeat_at)
+        for w in records
+    ]
+    output.table(headers, rows, empty="no workers")
+    return 0
+
+
+def _worker_state(worker: WorkerRecord) -> str:
+    return worker.state if worker.alive or worker.state == "stopped" else "gone"

@@ -1,0 +1,37 @@
+"""``tandemq migrate``."""
+
+from __future__ import annotations
+
+import click
+
+from tandemq.cli import exits, flags, output
+from tandemq.cli.session import Session, pass_session
+from tandemq.store.migrate import migrate as apply
+from tandemq.store.migrate import pending, render
+
+
+@click.command()
+@click.option("--check", is_flag=True, help="Apply nothing; exit code 1 if something is pending.")
+@click.option("--sql", "as_sql", is_flag=True, help="Apply nothing; print the SQL for a DBA to run.")
+@flags.as_json
+@pass_session
+def migrate(session: Session, /, check: bool, as_sql: bool, as_json: bool) -> int:
+    """Make or update the tables. Does nothing where nothing is pending; safe when two run at once."""
+    if check and as_sql:
+        raise click.UsageError("--check and --sql exclude each other")
+    settings = session.app.settings
+    if as_sql:
+        # Without any URL, too: who prints SQL for a DBA is not after the embedded default.
+        text = render(settings, "sqlite" if settings.database_url.startswith("sqlite") else "mysql")
+        if as_json:
+            output.document({"sql": text})
+        else:
+            click.echo(text)
+        return 0
+    names = pending(settings) if check else apply(settings)
+    word = "pending" if check else "applied"
+    if as_json:
+        output.document({word: names})
+    else:
+        click.echo(f"{word}: {', '.join(names)}" if names else f"nothing {'is pending' if check else 'to apply'}")
+    return exits.FAILED if check and names else 0

@@ -1,0 +1,167 @@
+"""Producing: check, insert, push after the commit. The row is the promise; the push only makes it quick."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tandemq.core.clock import Clock
+from tandemq.core.codec import Encoder
+from tandemq.core.crash import crash_point
+from tandemq.core.errors import InvalidTask, InvalidType
+from tandemq.core.lifecycle import Status
+from tandemq.core.settings import Settings
+from tandemq.core.task import Inserted, Level, NewRow, NewTask, Task, epoch_ms
+from tandemq.dispatch import Dispatcher, Entry, Pusher
+from tandemq.handle import Handle
+from tandemq.links import Links
+from tandemq.newrow import Checks
+from tandemq.registry import RegisteredTask, Registry
+from tandemq.store.protocol import Filter, Transaction
+
+_log = logging.getLogger("tandemq.producer")
+#: Rows of one INSERT and of one transaction (limits.md of every server agrees: more is slower).
+BATCH = 1000
+_QUEUE_DEFAULTS_S = 10.0
+_PUSH_PAGE = 200
+
+
+class Producer:
+    """Turns NewTask into rows and pushes their ids. One per app, shared by its threads."""
+
+    def __init__(
+        self, links: Links, registry: Registry, settings: Settings, clock: Clock, encoder: Encoder | None = None
+    ) -> None:
+        self._links, self._registry, self._settings, self._clock = links, registry, settings, clock
+        self._encoder = encoder
+        self.pusher = Pusher(links, clock)
+        self._dispatcher = Dispatcher(links, clock, self.pusher)
+        self._defaults: Mapping[str, int] = {}
+        self._defaults_until = float("-inf")
+        self._defaults_lock = threading.Lock()
+
+    def enqueue(self, new: NewTask, *, connection: Transaction | None = None) -> Handle[Any]:
+        """Store one task and push its id; the row is committed when this returns.
+
+        If Redis is away the row still stands and is pushed later. With ``connection`` (a SQLAlchemy Connection or
+        Session) the row lives and dies with the caller's transaction and is pushed after its commit. Dying right after
+        the commit costs the push only. Raises InvalidTask, IdempotencyConflict, StoreUnavailable: nothing stored; or
+        EnqueueUnknown.
+        """
+        return self._store(self.rows([new]), connection)[0]
+
+    def enqueue_many(self, news: Iterable[NewTask], *, connection: Transaction | None = None) -> list[Handle[Any]]:
+        """Store tasks, atomic per 1,000, handles in input order. All are checked before the first is stored."""
+        return self._store(self.rows(news), connection)
+
+    async def aenqueue_many(
+        self, news: Iterable[NewTask], *, connection: Transaction | None = None
+    ) -> list[Handle[Any]]:
+        """``enqueue_many`` for a coroutine; ``connection`` may also be an AsyncSession or AsyncConnection."""
+        rows = await self._links.offload(self.rows, news)
+        if connection is None:
+            return await self._links.offload(self._store, rows, None)
+        if _is_async(connection):
+            # Opened here, in a thread: inside run_sync a first connect would hold up the event loop.
+            await self._links.offload(lambda: self._links.store)
+            handles: list[Handle[Any]] = await connection.run_sync(lambda sync: self._store(rows, sync))
+            return handles
+        # A sync Session belongs to the thread that uses it.
+        return self._store(rows, connection)
+
+    def push(self, ids: Iterable[int]) -> int:
+        """Push these tasks' ids as their rows say, if pending: for rows that other SQL inserted. How many were pushed.
+
+        Unknown ids are ignored and logged. Raises BrokerUnavailable.
+        """
+        wanted = list(dict.fromkeys(_task_id(i) for i in ids))
+        pushed, unknown = 0, []
+        for at in range(0, len(wanted), _PUSH_PAGE):
+            chunk = wanted[at : at + _PUSH_PAGE]
+            page = self._links.store.find(Filter(ids=tuple(chunk)), limit=len(chunk))
+            rows = {task.id: task for task in page.items}
+            unknown += [i for i in chunk if i not in rows]
+            now = self._links.store.now()
+            entries = [
+                Entry(i, _level(rows[i]), None if rows[i].run_at <= now else epoch_ms(rows[i].run_at))
+                for i in chunk
+                if i in rows and rows[i].status is Status.PENDING
+            ]
+            self.pusher.push_now(entries)
+            pushed += len(entries)
+        if unknown:
+            shown = ", ".join(map(str, unknown[:20]))
+            _log.warning("push: %d of %d ids have no row: %s", len(unknown), len(wanted), shown)
+        return pushed
+
+    def rows(self, news: Iterable[NewTask]) -> list[NewRow]:
+        """Check tasks without storing anything. Raises InvalidTask and its kin."""
+        checks = Checks(self._clock.now(), self._settings.max_payload_bytes, self._queue_retries(), self._encoder)
+        rows: list[NewRow] = []
+        for new in news:
+            if not isinstance(new, NewTask):
+                raise InvalidType(f"task {len(rows)} must be a NewTask, not {type(new).__name__}", field="task")
+            try:
+                rows.append(checks.row(new, self._known(new.task_type)))
+            except InvalidTask as bad:
+                bad.add_note(f"task {len(rows)} of the batch, {new.task_type!r}")
+                raise
+        return rows
+
+    def close(self) -> None:
+        """Push what a caller committed just now, and end the dispatcher's thread."""
+        self._dispatcher.close()
+
+    def _store(self, rows: Sequence[NewRow], connection: Transaction | None) -> list[Handle[Any]]:
+        if connection is not None and _is_async(connection):
+            raise TypeError("enqueue with an AsyncSession must be awaited: use aenqueue(...)")
+        done: list[Inserted] = []
+        for at in range(0, len(rows), BATCH):
+            try:
+                inserted = self._links.store.insert(rows[at : at + BATCH], connection=connection)
+            except Exception as bad:
+                if done:
+                    bad.add_note(f"{len(done)} of {len(rows)} tasks were stored before this")
+                raise
+            self._dispatch(inserted, connection)
+            done += inserted
+        return [Handle(row.id, row.created, self._links) for row in done]
+
+    def _dispatch(self, inserted: Sequence[Inserted], connection: Transaction | None) -> None:
+        # An existing task found by its key was pushed by whoever made it: pushing again could only make a copy.
+        entries = [Entry(row.id, Level(row.queue, row.priority), row.due_ms) for row in inserted if row.created]
+        if connection is not None:
+            if entries:
+                self._links.store.after_commit(connection, lambda: self._dispatcher.submit(entries))
+            return
+        crash_point("enqueue.after_commit")
+        self.pusher.push(entries)
+
+    def _known(self, task_type: Any) -> RegisteredTask | None:
+        return self._registry.get(task_type) if isinstance(task_type, str) else None
+
+    def _queue_retries(self) -> Mapping[str, int]:
+        """max_retries by queue as operators set them, at most ten seconds old."""
+        if self._clock.monotonic() >= self._defaults_until:
+            with self._defaults_lock:
+                if self._clock.monotonic() >= self._defaults_until:
+                    self._defaults = self._links.store.queue_defaults()
+                    self._defaults_until = self._clock.monotonic() + _QUEUE_DEFAULTS_S
+        return self._defaults
+
+
+def _level(task: Task) -> Level:
+    return Level(task.queue, task.priority)
+
+
+def _task_id(value: Any) -> int:
+    if type(value) is not int:
+        raise InvalidType(f"a task id must be an integer, not {value!r}", field="id")
+    return value
+
+
+def _is_async(connection: Any) -> bool:
+    """An AsyncSession or AsyncConnection, told by its shape: this layer does not import SQLAlchemy."""
+    return hasattr(connection, "run_sync")

@@ -1,0 +1,113 @@
+"""How connections are made: URL, timeouts, session settings, pool."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.pool import QueuePool
+
+from tandemq.core.clock import Clock
+from tandemq.core.errors import ConfigurationError
+from tandemq.core.settings import Settings, mask
+from tandemq.store.dialects import instant, stamp
+
+#: Finite, so that a dead network is an error and not a hang.
+CONNECT_TIMEOUT_S, READ_TIMEOUT_S, WRITE_TIMEOUT_S = 5, 30, 30
+#: A connection that idled longer is replaced when taken out; the server drops it after ``wait_timeout`` = 60 s.
+POOL_RECYCLE_S = 30
+SQLITE_BUSY_S = 15
+SQLITE_FILE = "tandemq.db"
+
+_DRIVERS = {"mysql": "mysql+pymysql", "mariadb": "mysql+pymysql"}
+_SESSION = (
+    "SET SESSION time_zone = '+00:00', SESSION innodb_lock_wait_timeout = 3, SESSION wait_timeout = 60,"
+    " SESSION sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION'"
+)
+
+
+def url_of(settings: Settings) -> URL:
+    """The SQLAlchemy URL; the file in the data directory for the embedded default."""
+    if settings.is_embedded:
+        return URL.create("sqlite", database=str(settings.data_path / SQLITE_FILE))
+    try:
+        url = make_url(settings.database_url)
+    except (ArgumentError, ValueError) as error:
+        raise ConfigurationError(f"TANDEMQ_DATABASE_URL {mask(settings.database_url)!r} cannot be read") from error
+    if url.get_backend_name() == "sqlite":
+        if not url.database or ":memory:" in url.database:
+            raise ConfigurationError("TANDEMQ_DATABASE_URL must name a file for SQLite: threads and processes share it")
+        return url
+    if not url.database:
+        raise ConfigurationError(f"TANDEMQ_DATABASE_URL {mask(settings.database_url)!r} names no database")
+    # One dialect for both servers: SQLAlchemy's mariadb:// refuses to speak to MySQL.
+    driver = _DRIVERS.get(url.drivername, url.drivername.replace("mariadb+", "mysql+"))
+    return url.set(drivername=driver).update_query_dict({"charset": "utf8mb4"})
+
+
+def build(url: URL, clock: Clock, *, read_timeout_s: int = READ_TIMEOUT_S) -> sa.Engine:
+    """An engine whose pool hands out the most recently used connection first and resets nothing by itself."""
+    common: dict[str, Any] = {
+        "poolclass": QueuePool,
+        "pool_size": 5,
+        "max_overflow": 27,
+        "pool_timeout": 30,
+        "pool_use_lifo": True,
+        "pool_recycle": POOL_RECYCLE_S,
+        # Every transaction of database.py ends in COMMIT, ROLLBACK or a thrown-away connection: no third round trip.
+        "pool_reset_on_return": None,
+        "hide_parameters": True,
+    }
+    if url.get_backend_name() == "sqlite":
+        return _build_sqlite(url, clock, common)
+    timeouts = {
+        "connect_timeout": CONNECT_TIMEOUT_S,
+        "read_timeout": read_timeout_s,
+        "write_timeout": WRITE_TIMEOUT_S,
+    }
+    engine = sa.create_engine(url, connect_args=timeouts, isolation_level="READ COMMITTED", **common)
+    event.listen(engine, "connect", _prepare_mysql)
+    return engine
+
+
+def _prepare_mysql(dbapi_connection: Any, record: Any) -> None:
+    cursor = dbapi_connection.cursor()
+    try:
+        cursor.execute(_SESSION)
+        cursor.execute("SELECT VERSION(), @@max_allowed_packet")
+        version, max_packet = cursor.fetchone()
+        record.info["max_packet"] = int(max_packet)
+        if "mariadb" in str(version).lower():
+            # A client that is stopped inside a transaction loses its row locks after this time.
+            # MySQL knows no such setting: there wait_timeout does it.
+            cursor.execute("SET SESSION idle_transaction_timeout = 10")
+    finally:
+        cursor.close()
+    dbapi_connection.commit()
+
+
+def _build_sqlite(url: URL, clock: Clock, common: dict[str, Any]) -> sa.Engine:
+    arguments = {"timeout": SQLITE_BUSY_S, "check_same_thread": False, "isolation_level": None}
+    engine = sa.create_engine(url, connect_args=arguments, **common)
+
+    def prepare(dbapi_connection: Any, record: Any) -> None:
+        cell = record.info["now"] = [stamp(clock.now())]
+        dbapi_connection.create_function("tandemq_now", 0, lambda: cell[0])
+        dbapi_connection.create_function(
+            "tandemq_shift", 1, lambda us: stamp(instant(cell[0]) + timedelta(microseconds=us))
+        )
+        dbapi_connection.execute("PRAGMA synchronous = FULL")
+        if dbapi_connection.execute("PRAGMA journal_mode").fetchone()[0].lower() != "wal":
+            dbapi_connection.execute("PRAGMA journal_mode = WAL")
+
+    event.listen(engine, "connect", prepare)
+    return engine
+
+
+def take_time(connection: sa.Connection, clock: Clock) -> None:
+    """SQLite: one ``now`` per transaction, read once the write lock is held."""
+    connection.info["now"][0] = stamp(clock.now())

@@ -1,0 +1,171 @@
+"""One insert inside one open transaction: keyless rows together, keyed rows one by one in key order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from sqlalchemy import exc
+
+from tandemq.core.codec import ascii_only
+from tandemq.core.errors import IdempotencyConflict, PayloadTooLarge, StoreUnavailable
+from tandemq.core.lifecycle import Status
+from tandemq.core.task import Inserted, NewRow, epoch_ms
+from tandemq.store import errors
+from tandemq.store.chunks import by_size
+from tandemq.store.database import SMALL_PACKET, Tx
+from tandemq.store.dialects import MYSQL, instant, micros, stamp
+from tandemq.store.errors import Kind
+from tandemq.store.queries import Queries
+from tandemq.store.statements import Statements
+
+#: A statement is cut near this size; one bigger row still goes alone.
+MAX_STATEMENT_BYTES = 1024 * 1024
+#: How often the owner of a key may vanish between our INSERT and our look.
+KEY_TRIES = 5
+
+
+class Wanted(NamedTuple):
+    """A row to insert: its place in the answer, and the kinds of its two times."""
+
+    place: int
+    row: NewRow
+    key: bytes | None
+    run: str
+    expires: str
+
+    @classmethod
+    def of(cls, place: int, row: NewRow) -> Wanted:
+        """Sort out which times are given, and how."""
+        run = "at" if row.run_at is not None else "after" if row.delay_s > 0 else "now"
+        expires = "at" if row.expires_at is not None else "never" if row.expires_s is None else "after"
+        key = None if row.idempotency_key is None else row.idempotency_key.encode()
+        return cls(place, row, key, run, expires)
+
+    def params(self, *, ascii_text: bool) -> list[Any]:
+        """Bound values, in the order of ``Statements.insert_values``."""
+        row = self.row
+        texts = [row.payload, row.options]
+        if ascii_text:
+            texts = [ascii_only(t) for t in texts]
+        out: list[Any] = [row.queue, row.task_type, *texts, row.priority, row.max_retries, self.key]
+        if row.run_at is not None:
+            out.append(stamp(row.run_at))
+        elif row.delay_s > 0:
+            out.append(micros(row.delay_s))
+        if row.expires_at is not None:
+            out.append(stamp(row.expires_at))
+        elif row.expires_s is not None:
+            out.append(micros(row.expires_s))
+        return out
+
+
+class Inserter:
+    """One insert in one open transaction; ``ascii_text`` for a connection whose charset is not ours."""
+
+    def __init__(
+        self, tx: Tx, statements: Statements, queries: Queries, *, key_conflict: str, ascii_text: bool = False
+    ) -> None:
+        self._tx, self._sql, self._q = tx, statements, queries
+        self._key_conflict, self._ascii = key_conflict, ascii_text
+        self._step: int | None = None
+
+    def run(self, rows: Sequence[NewRow]) -> list[Inserted]:
+        """Insert all; answers in input order."""
+        wanted = [Wanted.of(index, row) for index, row in enumerate(rows)]
+        self._refuse_too_big(wanted)
+        answers: dict[int, Inserted] = {}
+        # Each keyed row may wait for an uncommitted row of its key, so it takes nobody with it, and comes in key order.
+        for one in sorted((w for w in wanted if w.key is not None), key=lambda w: (w.key or b"", w.place)):
+            answers[one.place] = self._keyed(one)
+        for some in by_size((w for w in wanted if w.key is None), _size, MAX_STATEMENT_BYTES):
+            for one, task_id in zip(some, self._together(some), strict=True):
+                answers[one.place] = Inserted(task_id, True, one.row.queue, one.row.priority)
+        self._add_due_times(answers, [w.place for w in wanted if w.run != "now" and answers[w.place].created])
+        return [answers[index] for index in range(len(rows))]
+
+    def _refuse_too_big(self, rows: Sequence[Wanted]) -> None:
+        # Before the first is inserted: a caller who goes on with his transaction must not keep half of them.
+        for one in rows:
+            if 16 * _size(one) >= SMALL_PACKET:
+                values = self._sql.insert_values(one.run, one.expires)
+                self._tx.check_size(self._sql.insert_head() + values, one.params(ascii_text=self._ascii))
+
+    def _together(self, rows: Sequence[Wanted]) -> list[int]:
+        try:
+            return self._insert(rows)
+        except PayloadTooLarge:
+            if len(rows) == 1:
+                raise
+            # Each fits, together they do not: escaping made them longer, or the server takes unusually little.
+            middle = len(rows) // 2
+            return self._together(rows[:middle]) + self._together(rows[middle:])
+
+    def _insert(self, rows: Sequence[Wanted]) -> list[int]:
+        values = ",".join([self._sql.insert_values(w.run, w.expires) for w in rows])
+        params = [value for w in rows for value in w.params(ascii_text=self._ascii)]
+        last = self._tx.insert(self._sql.insert_head() + values, params)
+        step = self._id_step() if len(rows) > 1 else 1
+        return self._tx.dialect.ids_of_insert(last, len(rows), step)
+
+    def _id_step(self) -> int:
+        # Read in the same session: a Galera cluster changes it when a node joins.
+        if self._step is None:
+            is_mysql = self._tx.dialect is MYSQL
+            self._step = int(self._tx.one("SELECT @@auto_increment_increment")[0]) if is_mysql else 1
+        return self._step
+
+    def _keyed(self, one: Wanted) -> Inserted:
+        for _ in range(KEY_TRIES):
+            try:
+                (task_id,) = self._insert([one])
+            except exc.IntegrityError as cause:
+                if errors.classify(cause) is not Kind.DUPLICATE:
+                    raise
+            else:
+                return Inserted(task_id, True, one.row.queue, one.row.priority)
+            # 1062 undoes its statement only. The locking read sees the newest row under any isolation level.
+            owner = self._tx.one(self._q.by_key(), [one.key])
+            if owner is not None:
+                return self._existing(one.row, owner)
+        raise StoreUnavailable(f"the owner of idempotency key {one.row.idempotency_key!r} comes and goes")
+
+    def _existing(self, row: NewRow, owner: Any) -> Inserted:
+        task_id, task_type, payload, queue, priority, status, run_at, is_later = owner
+        fault = "type" if task_type != row.task_type else "" if _same_json(payload, row.payload) else "payload"
+        if fault and self._key_conflict == "error":
+            raise IdempotencyConflict(
+                f"idempotency key {row.idempotency_key!r} belongs to task {task_id} ({task_type}, {status})"
+                f" with another {fault}; nothing was stored",
+                task_id=task_id,
+            )
+        due = epoch_ms(instant(run_at)) if is_later and status == Status.PENDING else None
+        return Inserted(task_id, False, queue, priority, due, Status(status))
+
+    def _add_due_times(self, answers: dict[int, Inserted], indexes: Sequence[int]) -> None:
+        if not indexes:
+            return
+        rows = self._tx.rows(self._q.due_times([answers[i].id for i in indexes]))
+        due = {task_id: epoch_ms(instant(at)) for task_id, at, is_later in rows if is_later}
+        for index in indexes:
+            answers[index] = replace(answers[index], due_ms=due.get(answers[index].id))
+
+
+def _same_json(one: str, other: str) -> bool:
+    if one == other:
+        return True
+    try:
+        # Compared as texts with sorted keys: in Python 1 == True == 1.0, in JSON they differ.
+        return _canonical(one) == _canonical(other)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _canonical(text: str) -> str:
+    return json.dumps(json.loads(text), sort_keys=True)
+
+
+def _size(one: Wanted) -> int:
+    return len(one.row.payload) + len(one.row.options)

@@ -1,0 +1,225 @@
+"""Claim, renew, finish, end: every write after the claim is guarded by (id, token, running)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+
+from tandemq.core.errors import PayloadTooLarge, StoreRefused
+from tandemq.core.lifecycle import Bury, Event, Failure, Release, RetryIn, Status, Succeed, Verdict
+from tandemq.core.task import Lease, Level
+from tandemq.store.base import holder
+from tandemq.store.claiming import ClaimingStore
+from tandemq.store.database import Abandon, LockWait, Tx
+from tandemq.store.dialects import instant, micros
+from tandemq.store.protocol import Claim, Judge, Moved, Settled, Settlement
+from tandemq.store.settling import MAX_TEXT_BYTES, Again, Held, Settling, same_again
+
+REFUSED_TEXT = "the database refused the text of this verdict; it was left out"
+
+
+class LeasingStore(ClaimingStore):
+    """``store.protocol.Leasing``."""
+
+    def renew(self, tokens: Collection[int], *, worker_id: str, lease_s: float) -> set[int]:
+        """Extend claims that have not run out; returns the tokens that still stand. The others are lost."""
+        me, sql = holder(worker_id), self.sql.renew()
+
+        def work(tx: Tx) -> set[int]:
+            return {t for t in sorted(tokens) if tx.write(sql, [micros(lease_s), t, me])}
+
+        # Sent twice it extends twice: harmless, so a lost answer is not passed on.
+        return self.db.write(work, repeatable=True) if tokens else set()
+
+    def cancel_requested(self, ids: Collection[int]) -> set[int]:
+        """Which of these have a cancel request (plain read by primary key)."""
+        if not ids:
+            return set()
+        return {row[0] for row in self.db.read(lambda tx: tx.rows(self.queries.cancel_requested(ids)))}
+
+    def finish(self, settlements: Sequence[Settlement], *, closing: Collection[int], worker_id: str) -> Settled:
+        """Write verdicts; see the protocol.
+
+        Successes alone are one UPDATE. Anything else, and anything unexpected, locks the rows first and decides by what
+        it finds. A text that the database refuses is halved out of the batch and stored without its text.
+        """
+        if not settlements:
+            if closing:
+                self.db.write(lambda tx: self._close(tx, closing, ()), repeatable=True)
+            return Settled()
+        ordered = sorted(settlements, key=lambda s: s.lease.id)
+        try:
+            if _is_fast(ordered):
+                try:
+                    answer = self.db.write(
+                        lambda tx: self._succeed_all(tx, ordered, closing), lock_waits=0, crash="finish.before_commit"
+                    )
+                except LockWait:
+                    answer = None
+                if answer is not None:
+                    return answer
+            return self.db.write(
+                lambda tx: self._finish_held(tx, ordered, closing, holder(worker_id)), crash="finish.before_commit"
+            )
+        except (StoreRefused, PayloadTooLarge):
+            return self._finish_in_halves(ordered, closing, worker_id)
+
+    def give_back(self, token: int, ids: Sequence[int]) -> Settled:
+        """After a claim whose answer was lost: hand back what of ``ids`` carries the token, and remove its claims row.
+
+        Waits for the old session while that holds the rows, so it is right whether the claim was committed or not.
+        """
+
+        def work(tx: Tx) -> Settled:
+            rows = [r for r in self._held(tx, ids, wait=True) if r.token == token]
+            mine = [Settling(r, r.lease(), Release()) for r in rows if r.status == Status.RUNNING]
+            before = [Again(r, r.lease(), Release(), Event.RELEASE) for r in rows if r.status == Status.PENDING]
+            answers, counts = self.settler.settle(tx, mine)
+            answers += self.settler.repeat(tx, before)
+            self._close(tx, [token], ())
+            self.settler.count(tx, counts)
+            return Settled(moved=tuple(answers))
+
+        return self.db.write(work, repeatable=True)
+
+    def expired_claims(self, limit: int) -> list[Claim]:
+        """Claims past their end, oldest first, read without locks."""
+        rows = self.db.read(lambda tx: tx.rows(self.queries.expired_claims(), [limit]))
+        return [Claim(token, worker, instant(at), _ids(ids)) for token, worker, at, ids in rows]
+
+    def end_lease(
+        self, token: int, ids: Sequence[int], *, judge: Judge, worker_id: str, expired_only: bool
+    ) -> Settled | None:
+        """End the lease: judge its running rows, then delete its claims row, in one transaction; see the protocol."""
+
+        def work(tx: Tx) -> Settled:
+            rows = self._held(tx, ids, full=True)
+            missing = set(ids) - {r.id for r in rows}
+            locked = {i for i, t in self._tokens_of_locked(tx, missing).items() if t == token}
+            mine = [r for r in rows if r.token == token and r.status == Status.RUNNING]
+            judged = [(r, r.lease()) for r in mine]
+            settling = [Settling(r, lease, v) for r, lease in judged if (v := judge(lease)) is not None]
+            answers, counts = self.settler.settle(tx, settling)
+            stays = bool(locked) or len(settling) < len(mine)
+            if expired_only and not self._end_expired(tx, token, stays=stays):
+                raise Abandon
+            if not expired_only and not stays:
+                tx.write(self.sql.delete_claim(), [token])
+            self.settler.count(tx, counts)
+            return Settled(moved=tuple(answers), locked=tuple(sorted(locked)))
+
+        return self.db.write(work, crash="expire.before_commit")
+
+    def _end_expired(self, tx: Tx, token: int, *, stays: bool) -> bool:
+        # Asked in the transaction that moved the tasks: no row means renewed meanwhile, and all of it is rolled back.
+        if stays:
+            return tx.one(self.sql.lock_expired_claim(), [token]) is not None
+        return tx.write(self.sql.delete_expired_claim(), [token]) > 0
+
+    def _succeed_all(self, tx: Tx, settlements: Sequence[Settlement], closing: Collection[int]) -> Settled | None:
+        results = [s for s in settlements if isinstance(s.verdict, Succeed) and s.verdict.result is not None]
+        sql = self.sql.succeed([(s.lease.id, s.lease.token) for s in settlements], [s.lease.id for s in results], [])
+        values = [s.verdict.result for s in results if isinstance(s.verdict, Succeed)]
+        if tx.write(sql, values) != len(settlements):
+            raise Abandon(None)  # sent before, cancelled, or fenced: find out which
+        self._close(tx, closing, ())
+        leases = [s.lease for s in settlements]
+        self.settler.count(tx, Counter((x.queue, x.task_type, Status.SUCCEEDED.value) for x in leases))
+        return Settled(moved=tuple(_succeeded(x) for x in leases))
+
+    def _finish_held(
+        self, tx: Tx, settlements: Sequence[Settlement], closing: Collection[int], worker_id: str
+    ) -> Settled:
+        rows = {r.id: r for r in self._held(tx, [s.lease.id for s in settlements])}
+        committed = self._tokens_of_locked(tx, [s.lease.id for s in settlements if s.lease.id not in rows])
+        live: dict[tuple[int, int], Settling] = {}
+        again: list[Again] = []
+        fenced: list[tuple[Held, Lease, Verdict]] = []
+        gone: list[int] = []
+        locked: list[Lease] = []
+        for lease, verdict in ((s.lease, s.verdict) for s in settlements):
+            row = rows.get(lease.id)
+            if row is None:
+                # A locked row whose committed token is another's will never be ours again.
+                (locked.append(lease) if committed.get(lease.id) == lease.token else gone.append(lease.id))
+            elif row.token == lease.token and row.status == Status.RUNNING:
+                live.setdefault((lease.id, lease.token), Settling(row, lease, verdict))
+            elif row.token == lease.token and (event := same_again(row, verdict)) is not None:
+                again.append(Again(row, lease, verdict, event))
+            else:
+                fenced.append((row, lease, verdict))
+        answers, counts = self.settler.settle(tx, list(live.values()))
+        answers += self.settler.repeat(tx, again)
+        self.settler.record_fenced(tx, fenced, worker_id)
+        self._close(tx, closing, {lease.token for lease in locked})
+        self.settler.count(tx, counts)
+        return Settled(
+            moved=tuple(answers),
+            fenced=tuple(sorted([*gone, *(row.id for row, _, _ in fenced)])),
+            locked=tuple(lease.id for lease in locked),
+        )
+
+    def _finish_in_halves(self, settlements: Sequence[Settlement], closing: Collection[int], worker_id: str) -> Settled:
+        """Halve until the culprit is alone; that one is stored without its text."""
+        if len(settlements) == 1:
+            (only,) = settlements
+            bare = _without_text(only)
+            if bare == only:
+                raise StoreRefused(f"the database refuses the verdict of task {only.lease.id} even without its text")
+            return self.finish([bare], closing=closing, worker_id=worker_id)
+        half = len(settlements) // 2
+        first = self.finish(settlements[:half], closing=(), worker_id=worker_id)
+        # The claims row goes with the last half, and only if nothing of it is left in the first.
+        left = {s.lease.token for s in settlements if s.lease.id in first.locked}
+        second = self.finish(settlements[half:], closing=set(closing) - left, worker_id=worker_id)
+        return Settled(first.moved + second.moved, first.fenced + second.fenced, first.locked + second.locked)
+
+    def _held(self, tx: Tx, ids: Iterable[int], *, wait: bool = False, full: bool = False) -> list[Held]:
+        return [Held(*row) for row in tx.rows(self.queries.held(sorted(set(ids)), wait=wait, full=full))]
+
+    def _tokens_of_locked(self, tx: Tx, missing: Collection[int]) -> dict[int, int]:
+        """Committed tokens of rows that could not be locked; rows that do not exist are left out."""
+        return {row[0]: row[1] for row in tx.rows(self.queries.tokens(missing))} if missing else {}
+
+    def _close(self, tx: Tx, closing: Collection[int], locked: Collection[int]) -> None:
+        for token in sorted(set(closing) - set(locked)):
+            tx.write(self.sql.delete_claim(), [token])
+
+
+def _is_fast(settlements: Sequence[Settlement]) -> bool:
+    """Successes whose results fit one statement, each row once."""
+    size = 0
+    for s in settlements:
+        if not isinstance(s.verdict, Succeed) or s.verdict.note:
+            return False
+        size += len(s.verdict.result or "")
+    return size <= MAX_TEXT_BYTES and len({s.lease.id for s in settlements}) == len(settlements)
+
+
+def _succeeded(lease: Lease) -> Moved:
+    return Moved(
+        id=lease.id,
+        level=Level(lease.queue, lease.priority),
+        task_type=lease.task_type,
+        event=Event.SUCCEED,
+        status=Status.SUCCEEDED,
+        attempt=lease.attempt,
+    )
+
+
+def _without_text(settlement: Settlement) -> Settlement:
+    bare = Failure("TextRefused", REFUSED_TEXT)
+    match settlement.verdict:
+        case Succeed():
+            return replace(settlement, verdict=Succeed(None, REFUSED_TEXT))
+        case RetryIn() | Bury() as verdict:
+            return replace(settlement, verdict=replace(verdict, failure=bare))
+        case Release(failure) if failure is not None:
+            return replace(settlement, verdict=Release(bare))
+        case _:
+            return settlement
+
+
+def _ids(text: str) -> tuple[int, ...]:
+    return tuple(int(i) for i in text.split(",") if i.isdigit())

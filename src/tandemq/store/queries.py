@@ -1,0 +1,254 @@
+"""The SQL that reads: lookups, the reconciler's bounded surveys, lists and counts. ``statements.py`` holds the writes.
+
+Open rows are found through the index (ended, queue, priority, run_at): ``ended`` is 0 for pending and running rows.
+"""
+# ruff: noqa: S608 - SQL is put together here from constants and integers; values are bound parameters
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from tandemq.core.lifecycle import FINAL, Event, Status
+from tandemq.store.dialects import NOT_YET, Dialect, id_list
+from tandemq.store.statements import Tables, sources
+
+TASK_COLUMNS = (
+    "t.id, t.task_type, t.queue, t.payload, t.options, t.priority, t.status, t.attempts, t.max_retries, t.replays,"
+    " t.fence, t.worker_id, t.idempotency_key, t.run_at, t.expires_at, t.cancel_requested_at, t.started_at, t.completed_at,"
+    " t.created_at, t.updated_at, t.result, t.last_error, t.error_type, t.dead_reason"
+)
+PENDING = f"status = '{Status.PENDING}'"
+RUNNING = f"status = '{Status.RUNNING}'"
+
+
+class Queries(Tables):
+    """Reads, for one dialect and prefix."""
+
+    def __init__(self, dialect: Dialect, prefix: str) -> None:
+        super().__init__(prefix)
+        self.d = dialect
+
+    # -- what became of an insert
+
+    def by_key(self) -> str:
+        """The owner of an idempotency key; waits for an uncommitted one. Parameter: key."""
+        return (
+            f"SELECT id, task_type, payload, queue, priority, status, run_at, run_at > {self.d.now} FROM {self.tasks}"
+            f" WHERE idempotency_key = {self.d.p} {self.d.share}"
+        )
+
+    def stored(self, ids: Sequence[int]) -> str:
+        """Whether rows of a lost COMMIT are there; waits for the old session while it lives."""
+        return (
+            f"SELECT id, task_type, payload FROM {self.tasks} {self.d.primary} WHERE id IN ({id_list(ids)})"
+            f" ORDER BY id {self.d.share}"
+        )
+
+    def due_times(self, ids: Sequence[int]) -> str:
+        """run_at of rows, and whether it lies ahead."""
+        return f"SELECT id, run_at, run_at > {self.d.now} FROM {self.tasks} WHERE id IN ({id_list(ids)})"
+
+    def visible(self, ids: Sequence[int]) -> str:
+        """Committed and pending."""
+        return f"SELECT id FROM {self.tasks} WHERE id IN ({id_list(ids)}) AND {PENDING}"
+
+    def queue_defaults(self) -> str:
+        """max_retries by queue."""
+        return f"SELECT queue, max_retries FROM {self.queues} WHERE max_retries IS NOT NULL"
+
+    # -- leases
+
+    def not_claimed(self, ids: Sequence[int]) -> str:
+        """Why rows could not be claimed: those pending for later."""
+        return (
+            f"SELECT id, queue, priority, run_at FROM {self.tasks} WHERE id IN ({id_list(ids)}) AND {PENDING}"
+            f" AND run_at > {self.d.now}"
+        )
+
+    def errors_of(self, ids: Sequence[int]) -> str:
+        """error_type and last_error of rows."""
+        return f"SELECT id, error_type, last_error FROM {self.tasks} WHERE id IN ({id_list(ids)})"
+
+    def held(self, ids: Sequence[int], *, wait: bool, full: bool) -> str:
+        """Rows to be settled, locked in id order; without ``wait`` locked ones are left out."""
+        text = "payload, options" if full else "'', ''"
+        return (
+            "SELECT id, queue, priority, task_type, status, lease_token, cancel_requested_at > "
+            f"'{NOT_YET}', attempts, max_retries, replays, fence, worker_id, started_at, dead_reason, run_at, {text}"
+            f" FROM {self.tasks} {self.d.primary} WHERE id IN ({id_list(ids)}) ORDER BY id"
+            f" {self.d.for_update if wait else self.d.skip_locked}"
+        )
+
+    def tokens(self, ids: Collection[int]) -> str:
+        """The committed token of rows, without locks."""
+        return f"SELECT id, lease_token FROM {self.tasks} WHERE id IN ({id_list(ids)})"
+
+    def cancel_requested(self, ids: Collection[int]) -> str:
+        """Rows with a cancel request."""
+        return f"SELECT id FROM {self.tasks} WHERE id IN ({id_list(ids)}) AND cancel_requested_at > '{NOT_YET}'"
+
+    def expired_claims(self) -> str:
+        """Parameter: limit. The table holds one row per batch in work: it is small, and has no index to keep."""
+        return (
+            f"SELECT lease_token, worker_id, expires_at, ids FROM {self.claims} WHERE expires_at <= {self.d.now}"
+            f" ORDER BY expires_at LIMIT {self.d.p}"
+        )
+
+    def has_claim(self) -> str:
+        """Parameter: token."""
+        return f"SELECT 1 FROM {self.claims} WHERE lease_token = {self.d.p}"
+
+    # -- surveys
+
+    def first_level(self) -> str:
+        """The first (queue, priority) of the open index."""
+        return (
+            f"SELECT queue, priority FROM {self.tasks} {self.d.open_index} WHERE ended = 0"
+            " ORDER BY queue, priority LIMIT 1"
+        )
+
+    def next_priority(self) -> str:
+        """Parameters: queue, priority. The next priority of the same queue."""
+        p = self.d.p
+        return (
+            f"SELECT queue, priority FROM {self.tasks} {self.d.open_index} WHERE ended = 0 AND queue = {p}"
+            f" AND priority > {p} ORDER BY queue, priority LIMIT 1"
+        )
+
+    def next_queue(self) -> str:
+        """Parameter: queue. The first level of the next queue."""
+        return (
+            f"SELECT queue, priority FROM {self.tasks} {self.d.open_index} WHERE ended = 0 AND queue > {self.d.p}"
+            " ORDER BY queue, priority LIMIT 1"
+        )
+
+    def oldest_due(self) -> str:
+        """Parameters: queue, priority, microseconds, limit. The status is tested before the limit: else rows starve."""
+        p = self.d.p
+        return (
+            f"SELECT id FROM {self.tasks} {self.d.open_index} WHERE ended = 0 AND queue = {p} AND priority = {p}"
+            f" AND run_at <= {self.d.before()} AND {PENDING} ORDER BY run_at, id LIMIT {p}"
+        )
+
+    def pending_of_level(self) -> str:
+        """Parameters: queue, priority, run_at, run_at, id, limit. Keyset page of a level."""
+        p = self.d.p
+        return (
+            f"SELECT id, run_at, run_at <= {self.d.now} FROM {self.tasks} {self.d.open_index} WHERE ended = 0"
+            f" AND queue = {p} AND priority = {p} AND run_at >= {p} AND (run_at > {p} OR id > {p}) AND {PENDING}"
+            f" ORDER BY run_at, id LIMIT {p}"
+        )
+
+    def past_their_end(self) -> str:
+        """Parameters: queue, priority, limit. Among the oldest due rows of a level: which are past ``expires_at``."""
+        d = self.d
+        return (
+            f"SELECT id, expires_at <= {d.now} FROM {self.tasks} {d.open_index} WHERE ended = 0 AND queue = {d.p}"
+            f" AND priority = {d.p} AND run_at <= {d.now} AND {PENDING} ORDER BY run_at, id LIMIT {d.p}"
+        )
+
+    def lock_expired(self, ids: Sequence[int]) -> str:
+        """The same rows, locked and asked again."""
+        d = self.d
+        return (
+            f"SELECT id, queue, task_type FROM {self.tasks} {d.primary} WHERE id IN ({id_list(ids)})"
+            f" AND {sources(Event.DISCARD)} AND expires_at <= {d.now} ORDER BY id {d.skip_locked}"
+        )
+
+    def running_between(self) -> str:
+        """Parameters: id, id. Running rows of a stretch of ids, with their claims row if there is one."""
+        p = self.d.p
+        return (
+            f"SELECT t.id, t.lease_token FROM {self.tasks} t {self.d.primary} LEFT JOIN {self.claims} c"
+            f" ON c.lease_token = t.lease_token WHERE t.id > {p} AND t.id <= {p} AND t.ended = 0 AND t.{RUNNING}"
+            " AND c.lease_token IS NULL ORDER BY t.id"
+        )
+
+    def next_id(self) -> str:
+        """Parameter: id."""
+        return f"SELECT id FROM {self.tasks} WHERE id > {self.d.p} ORDER BY id LIMIT 1"
+
+    # -- people
+
+    def task(self) -> str:
+        """Parameter: id."""
+        return f"{self._tasks()} WHERE t.id = {self.d.p}"
+
+    def page(self, conditions: Sequence[str]) -> str:
+        """Newest first. Parameters: those of the conditions, then limit."""
+        where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+        return f"{self._tasks()}{where} ORDER BY t.id DESC LIMIT {self.d.p}"
+
+    def _tasks(self) -> str:
+        return (
+            f"SELECT {TASK_COLUMNS}, c.expires_at, t.run_at <= {self.d.now} FROM {self.tasks} t"
+            f" LEFT JOIN {self.claims} c ON c.lease_token = t.lease_token AND t.{RUNNING}"
+        )
+
+    def attempts_of(self) -> str:
+        """Parameter: id."""
+        return (
+            "SELECT attempt, replays, fence, outcome, worker_id, started_at, ended_at, error_type, error, traceback"
+            f" FROM {self.attempts} WHERE task_id = {self.d.p} ORDER BY fence, ended_at, outcome"
+        )
+
+    def ending(self) -> str:
+        """Parameter: id."""
+        return f"SELECT status, result, last_error, dead_reason FROM {self.tasks} WHERE id = {self.d.p}"
+
+    def open_counts(self) -> str:
+        """Parameters: queue, limit."""
+        d = self.d
+        return (
+            "SELECT priority, status, due, again, COUNT(*) FROM (SELECT priority, status,"
+            f" run_at <= {d.now} AS due, attempts > 0 AS again FROM {self.tasks} {d.open_index}"
+            f" WHERE ended = 0 AND queue = {d.p} LIMIT {d.p}) AS some GROUP BY priority, status, due, again"
+        )
+
+    def ended_counts(self) -> str:
+        """Sums over all hours and shards."""
+        return f"SELECT outcome, SUM(n) FROM {self.counts} GROUP BY outcome"
+
+    def dead_now(self) -> str:
+        """Parameters: limit. From the index alone."""
+        return (
+            f"SELECT COUNT(*) FROM (SELECT 1 FROM {self.tasks} {self.d.open_index} WHERE ended = 2"
+            f" LIMIT {self.d.p}) AS some"
+        )
+
+    def any_due(self) -> str:
+        """Parameters: queue, priority. Running rows count too: their run_at has passed."""
+        d = self.d
+        return (
+            f"SELECT 1 FROM {self.tasks} {d.open_index} WHERE ended = 0 AND queue = {d.p} AND priority = {d.p}"
+            f" AND run_at <= {d.now} LIMIT 1"
+        )
+
+    def any_begun(self) -> str:
+        """Parameters: queue. Rows for later that have been begun before."""
+        d = self.d
+        return (
+            f"SELECT 1 FROM {self.tasks} {d.open_index} WHERE ended = 0 AND queue = {d.p}"
+            f" AND (attempts > 0 OR {RUNNING}) LIMIT 1"
+        )
+
+    def lock_one(self) -> str:
+        """Parameter: id."""
+        return f"SELECT status, queue, task_type FROM {self.tasks} WHERE id = {self.d.p} {self.d.for_update}"
+
+    def lock_for_replay(self, ids: Sequence[int], *, before: bool) -> str:
+        """Parameter, if ``before``: the instant before which they must have ended."""
+        d = self.d
+        ended = f" AND completed_at < {d.p}" if before else ""
+        return (
+            f"SELECT id, queue, priority, task_type FROM {self.tasks} {d.primary} WHERE id IN ({id_list(ids)})"
+            f" AND {sources(Event.REPLAY)}{ended} ORDER BY id {d.for_update}"
+        )
+
+    def lock_for_purge(self, ids: Sequence[int]) -> str:
+        """Parameter: microseconds. Final rows; keyed ones keep their key for a while after their end."""
+        final = ", ".join(f"'{s}'" for s in Status if s in FINAL)
+        return (
+            f"SELECT id FROM {self.tasks} {self.d.primary} WHERE id IN ({id_list(ids)}) AND status IN ({final})"
+            f" AND (idempotency_key IS NULL OR completed_at <= {self.d.before()}) ORDER BY id {self.d.for_update}"
+        )

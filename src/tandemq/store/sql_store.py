@@ -1,0 +1,23 @@
+"""The store: one class for MySQL, MariaDB and SQLite, put together from its parts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tandemq.store.inspecting import InspectingStore
+from tandemq.store.leasing import LeasingStore
+from tandemq.store.producing import ProducingStore
+from tandemq.store.recording import RecordingStore
+
+if TYPE_CHECKING:
+    from tandemq.store.protocol import Store
+
+
+class SqlStore(ProducingStore, LeasingStore, InspectingStore, RecordingStore):
+    """``store.protocol.Store`` on SQL."""
+
+
+if TYPE_CHECKING:
+
+    def _is_a_store(store: SqlStore) -> Store:
+        return store

@@ -1,0 +1,156 @@
+"""Writes verdicts: groups whatever has come since the last commit, then pushes what became pending again."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from tandemq.broker.protocol import Broker
+from tandemq.core.clock import Clock
+from tandemq.core.errors import StoreUnavailable
+from tandemq.core.failure import failure
+from tandemq.core.lifecycle import Bury, Event, Release, RetryIn, Succeed, Verdict
+from tandemq.redeliver import dispatch
+from tandemq.service import Throttle
+from tandemq.store.protocol import Settled, Settlement, Store
+from tandemq.worker.inbox import Held
+
+_log = logging.getLogger("tandemq.worker")
+MAX_FLUSH = 500
+Item = tuple[Held, Verdict]
+
+
+class Acker:
+    """Slots add, one thread flushes. A verdict is kept until the database has answered for it."""
+
+    def __init__(
+        self,
+        store: Store,
+        broker: Broker,
+        *,
+        worker_id: str,
+        clock: Clock,
+        on_dead: Callable[[Held, Bury], None],
+    ) -> None:
+        self._store, self._broker, self._worker_id, self._on_dead = store, broker, worker_id, on_dead
+        self._say = Throttle(_log, clock)
+        self._items: list[Item] = []
+        self._changed = threading.Condition()
+        self._flushing = False
+        self._closed = False
+        self._backoff_s = 0.0
+        self.fenced = 0
+
+    def add_all(self, items: Sequence[Item]) -> None:
+        """Queue verdicts for the next commit."""
+        if items:
+            with self._changed:
+                self._items.extend(items)
+                self._changed.notify_all()
+
+    def run(self) -> None:
+        """The thread: flush until closed and empty."""
+        while self.step():
+            pass
+
+    def step(self) -> bool:
+        """Wait for verdicts, write them; False when closed and nothing is left."""
+        with self._changed:
+            while not self._items and not self._closed:
+                self._changed.wait()
+            if not self._items:
+                return False
+            items, self._items = self._items[:MAX_FLUSH], self._items[MAX_FLUSH:]
+            self._flushing = True
+        try:
+            again = self._flush(items)
+        finally:
+            with self._changed:
+                self._flushing = False
+                self._changed.notify_all()
+        if again:
+            self._backoff_s = min(2.0, max(0.05, self._backoff_s * 2))
+            with self._changed:
+                self._items[:0] = again
+                if not self._closed:
+                    self._changed.wait(self._backoff_s)
+        else:
+            self._backoff_s = 0.0
+        return True
+
+    def wait_empty(self, timeout_s: float) -> bool:
+        """Wait until every verdict has been answered."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._items and not self._flushing, timeout_s)
+
+    def close(self) -> None:
+        """Let ``run`` end once everything is written."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _flush(self, items: list[Item]) -> list[Item]:
+        """Write one group; returns what has to be sent again."""
+        ids_of: dict[int, set[int]] = {}
+        for held, _ in items:
+            ids_of.setdefault(held.lease.token, set()).add(held.lease.id)
+        batches = {held.lease.token: held.batch for held, _ in items}
+        closing = [token for token, batch in batches.items() if batch.unsettled <= ids_of[token]]
+        try:
+            settled = self._store.finish(
+                [Settlement(held.lease, verdict) for held, verdict in items],
+                closing=closing,
+                worker_id=self._worker_id,
+            )
+        except StoreUnavailable as away:
+            self._say(logging.WARNING, "store", f"the database is away, {len(items)} results are kept: {away}")
+            return items
+        except Exception as broken:
+            return self._isolate(items, broken)
+        self._settled(items, settled)
+        locked = set(settled.locked)
+        return [item for item in items if item[0].lease.id in locked]
+
+    def _settled(self, items: list[Item], settled: Settled) -> None:
+        locked = set(settled.locked)
+        for held, _ in items:
+            if held.lease.id not in locked:
+                held.batch.settle([held.lease.id])
+                if not held.batch.unsettled:
+                    held.batch.close()
+        if settled.fenced:
+            self.fenced += len(settled.fenced)
+            for task_id in settled.fenced:
+                self._say(logging.WARNING, "fenced", f"task {task_id}: its lease was lost, the late result is refused")
+        dispatch(self._broker, settled.moved)
+        buried = {m.id for m in settled.moved if m.event is Event.BURY and m.dead_reason}
+        for held, verdict in items:
+            if held.lease.id in buried and isinstance(verdict, Bury):
+                self._on_dead(held, verdict)
+
+    def _isolate(self, items: list[Item], broken: Exception) -> list[Item]:
+        """An error that retrying does not cure: halve until the culprit is alone, then store it with minimal text."""
+        if len(items) > 1:
+            middle = len(items) // 2
+            return self._flush(items[:middle]) + self._flush(items[middle:])
+        held, verdict = items[0]
+        minimal = _minimal(verdict)
+        self._say(logging.ERROR, "unstorable", f"task {held.lease.id}: its verdict could not be stored: {broken!r}")
+        if minimal == verdict:
+            return items  # kept and tried again; the supervisor replaces a process whose verdicts do not move
+        return self._flush([(held, minimal)])
+
+
+def _minimal(verdict: Verdict) -> Verdict:
+    text = failure("Unstorable", "the error (or result) could not be stored")
+    match verdict:
+        case Succeed():
+            return Succeed(None, "result not storable")
+        case RetryIn() | Bury():
+            return replace(verdict, failure=text)
+        case Release():
+            return Release(None)
+        case _:
+            return verdict

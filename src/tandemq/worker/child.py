@@ -1,0 +1,213 @@
+"""Inside a child process: inbox, fetcher, slots and acker, their threads and the order in which they stop."""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tandemq.broker.protocol import Broker
+from tandemq.core import codec, crash, ids
+from tandemq.core.clock import Clock
+from tandemq.core.failure import describe, failure
+from tandemq.core.lifecycle import Bury, Failure, Interrupted, Release
+from tandemq.core.settings import Settings
+from tandemq.core.task import DEFAULT_QUEUE
+from tandemq.registry import Registry
+from tandemq.store.protocol import Ended, Store
+from tandemq.worker.acker import Acker
+from tandemq.worker.arena import Arena
+from tandemq.worker.executor import Executor
+from tandemq.worker.fetcher import Fetcher, Terms
+from tandemq.worker.inbox import Held, Inbox
+
+_log = logging.getLogger("tandemq.worker")
+FLUSH_S = 5.0
+
+
+class Child:
+    """Composes inbox, fetcher, slots and acker; owns their threads and the order in which they stop."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        settings: Settings,
+        orders: dict[str, Any],
+        *,
+        store: Store,
+        broker: Broker,
+        arena: Arena,
+        clock: Clock,
+        encoder: codec.Encoder | None,
+    ) -> None:
+        self._clock, self._orders, self._store = clock, orders, store
+        self.executor = Executor(
+            registry,
+            clock=clock,
+            rng=ids.new_random(),
+            max_result_bytes=settings.max_result_bytes,
+            encoder=encoder,
+        )
+        self.inbox = Inbox(orders["slots"], clock)
+        self._hooks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._hooks_done = threading.Event()
+        self._wake = threading.Event()
+        self._over = threading.Event()
+        self.acker = Acker(store, broker, worker_id=orders["worker_id"], clock=clock, on_dead=self._on_dead)
+        self.terms = Terms(
+            worker_id=orders["worker_id"],
+            queues=tuple(orders["queues"] or sorted(registry.queues() | {DEFAULT_QUEUE})),
+            known=registry.names(),
+            lease_s=settings.lease_s,
+            unknown_task_s=settings.unknown_task_s,
+        )
+        self.fetcher = Fetcher(
+            store,
+            broker,
+            self.terms,
+            arena=arena,
+            inbox=self.inbox,
+            acker=self.acker,
+            clock=clock,
+            new_token=ids.lease_token,
+            pause=self._wake.wait,
+            on_ended=self._on_ended,
+        )
+        self._threads = [threading.Thread(target=self._fetch, name="tandemq-fetch", daemon=True)]
+        self._acking = threading.Thread(target=self.acker.run, name="tandemq-ack", daemon=True)
+        self._slots = [
+            threading.Thread(target=self._slot, name=f"tandemq-slot-{i}", daemon=True) for i in range(orders["slots"])
+        ]
+
+    def start(self) -> None:
+        """Start from the end of the pipe to its beginning."""
+        threading.Thread(target=self._run_hooks, name="tandemq-hooks", daemon=True).start()
+        for thread in [self._acking, *self._slots, *self._threads]:
+            thread.start()
+
+    # threads
+
+    def _fetch(self) -> None:
+        while not self.fetcher.stopping:
+            try:
+                self.fetcher.step()
+            except Exception:  # the loop outlives any fault of a step
+                _log.exception("fetching failed, trying again")
+                self._wake.wait(1.0)
+            if self._is_used_up():
+                self.drain()
+
+    def _slot(self) -> None:
+        while (held := self.inbox.take()) is not None:
+            started = self._clock.monotonic()
+            try:
+                self._run(held)
+            finally:
+                self.inbox.done(self._clock.monotonic() - started)
+
+    def _run(self, held: Held) -> None:
+        lease, batch = held.lease, held.batch
+        limit_s = self.executor.limit_s(lease)
+        if not batch.begin(lease.id, self._clock.monotonic(), limit_s):
+            self.acker.add_all([(held, Release())])
+            return
+
+        def is_cancelled() -> bool:
+            return batch.lost or batch.cancel_asked(lease.id)
+
+        outcome = self.executor.run(lease, is_cancelled, limit_s)
+        batch.end(lease.id, self._clock.monotonic())
+        self.acker.add_all([(held, self.executor.verdict(lease, outcome))])
+
+    def _run_hooks(self) -> None:
+        while (hook := self._hooks.get()) is not None:
+            try:
+                hook()
+            except BaseException as exc:  # user code; best effort by contract
+                _log.warning("on_dead_letter raised %s: %s", type(exc).__name__, describe(exc).message)
+        self._hooks_done.set()
+
+    # dead letters
+
+    def _on_dead(self, held: Held, verdict: Bury) -> None:
+        lease = held.lease
+        _log.warning(
+            "task %s (%s, queue %s) is dead after attempt %s: %s: %s",
+            lease.id, lease.task_type, lease.queue, lease.attempt, verdict.reason, verdict.failure.message,
+        )  # fmt: skip
+        self._hook(lease.task_type, lease.id, lease.payload, verdict.failure)
+
+    def _on_ended(self, ended: Sequence[Ended]) -> None:
+        for row in ended:
+            _log.warning("task %s (%s) is dead without a run: %s", row.id, row.task_type, row.reason)
+        self.tell_dead([row.id for row in ended])
+
+    def tell_dead(self, task_ids: Sequence[int]) -> None:
+        """Run the hooks of tasks that were buried elsewhere (a lost lease), where their type is known here."""
+
+        def look_up(task_id: int) -> None:
+            task = self._store.get(task_id)
+            if task is not None and task.task_type in self.terms.known:
+                error = Failure(task.error_type or "", task.last_error or "")
+                self.executor.on_dead_letter(task.task_type, task.id, task.payload, error)
+
+        for task_id in task_ids:
+            self._hooks.put(lambda task_id=task_id: look_up(task_id))  # type: ignore[misc]  # bound per turn
+
+    def _hook(self, task_type: str, task_id: int, payload: str, error: Failure) -> None:
+        self._hooks.put(lambda: self.executor.on_dead_letter(task_type, task_id, payload, error))
+
+    # stopping
+
+    def drain(self) -> None:
+        """Fetch nothing more, hand back what waits, let run what has begun; ``over`` when nothing is left."""
+        if self.fetcher.stopping:
+            return
+        self.fetcher.stopping = True
+        self._wake.set()
+        threading.Thread(target=self._finish, name="tandemq-finish", daemon=True).start()
+
+    def _finish(self) -> None:
+        if threading.current_thread() is not self._threads[0]:
+            self._threads[0].join()
+        crash.crash_point("shutdown.before_release")
+        released = Interrupted(False, failure("Interrupted", "the worker stopped"))
+        held = self.inbox.drain()
+        self.acker.add_all([(h, self.executor.verdict(h.lease, released)) for h in held])
+        self.inbox.close()
+        for slot in self._slots:
+            slot.join()
+        self.stop()
+
+    def stop(self) -> None:
+        """Write what is finished and end, whatever still runs: the supervisor answers for that."""
+        self.fetcher.stopping = True
+        self.acker.wait_empty(FLUSH_S)
+        self._hooks.put(None)
+        self._hooks_done.wait(FLUSH_S)
+        self._over.set()
+
+    def wait_over(self, timeout_s: float | None) -> bool:
+        """Wait for the end of a drain or stop."""
+        return self._over.wait(timeout_s)
+
+    def _is_used_up(self) -> bool:
+        most_tasks, most_mb = self._orders["max_tasks"], self._orders["max_memory_mb"]
+        if most_tasks and self.inbox.runs >= most_tasks:
+            return True
+        return bool(most_mb) and resident_mb() > most_mb
+
+
+def resident_mb() -> float:
+    """Resident memory of this process in MiB."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return pages * os.sysconf("SC_PAGESIZE") / 1048576

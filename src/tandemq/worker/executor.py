@@ -1,0 +1,233 @@
+"""Runs one leased task and says what is to be done about it: lease -> outcome -> verdict. No IO of its own.
+
+Everything that a handler can raise is caught here and nowhere else, BaseException included: a SystemExit in a task is
+a failed attempt, not the end of the worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from datetime import timedelta
+from random import Random
+from typing import Any
+
+from tandemq.core import codec, failure
+from tandemq.core.clock import Clock
+from tandemq.core.crash import crash_point
+from tandemq.core.errors import InvalidTask, Retry, Snooze, TaskTimeout, ValidationFailed
+from tandemq.core.lifecycle import (
+    Attempt,
+    Failure,
+    Invalid,
+    Outcome,
+    Raised,
+    Returned,
+    Snoozed,
+    TimedOut,
+    Verdict,
+    decide,
+)
+from tandemq.core.retry import MAX_DELAY_S, RetryPolicy, policy_of
+from tandemq.core.task import DEFAULT_TIMEOUT_S, Lease
+from tandemq.registry import CurrentTask, RegisteredTask, Registry, reset_current, set_current
+from tandemq.worker.limits import TimeLimits
+
+
+class AsyncLoop:
+    """One event loop in one thread for all ``async def`` handlers of the process; started when first needed."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lock = threading.Lock()
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run on the loop and wait for it in this (slot) thread."""
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(target=self._serve, args=(self._loop,), name="tandemq-async", daemon=True).start()
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    @staticmethod
+    def _serve(loop: asyncio.AbstractEventLoop) -> None:
+        # asyncio hands a SystemExit or KeyboardInterrupt of one of its tasks to whoever awaits that task, and then lets
+        # it out of run_forever as well: without another turn every later coroutine of the process would wait for ever.
+        while not _has_stopped(loop):
+            pass
+        loop.close()
+
+    def stop(self) -> None:
+        """Stop the loop; what still runs on it is left behind."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+
+
+def _has_stopped(loop: asyncio.AbstractEventLoop) -> bool:
+    try:
+        loop.run_forever()
+    except BaseException:  # a handler's, on record where it was awaited
+        return False
+    return True
+
+
+class Executor:
+    """Shared by all slots of a process; every method may run in several threads at once."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        *,
+        clock: Clock,
+        rng: Random,
+        max_result_bytes: int,
+        encoder: codec.Encoder | None = None,
+    ) -> None:
+        self._registry, self._clock, self._rng = registry, clock, rng
+        self._max_result_bytes, self._encoder = max_result_bytes, encoder
+        self._limits = TimeLimits(clock)
+        self._loop = AsyncLoop()
+
+    def limit_s(self, lease: Lease) -> float | None:
+        """The time limit of this attempt: the enqueue's, else the task's, else the default."""
+        task = self._registry.get(lease.task_type)
+        limit = task.timeout_s if task is not None else DEFAULT_TIMEOUT_S
+        options = _options(lease)
+        return options["timeout"] if isinstance(options.get("timeout", ""), int | float | None) else limit
+
+    def run(self, lease: Lease, is_cancelled: Callable[[], bool], limit_s: float | None) -> Outcome:
+        """Validate and call the handler in this thread; never raises."""
+        task = self._registry.get(lease.task_type)
+        if task is None:  # the claim asked for known types only; the module was reloaded under us
+            return Invalid(failure.failure("UnknownTask", f"no task {lease.task_type!r} is registered here"))
+        deadline = None if limit_s is None else self._clock.now() + timedelta(seconds=limit_s)
+        current = CurrentTask(
+            lease.id, lease.queue, lease.task_type, lease.attempt, lease.max_retries, lease.fence, lease.token,
+            deadline, is_cancelled,
+        )  # fmt: skip
+        reset = set_current(current)
+        try:
+            crash_point("run.before_handler")
+            value = self._limits.call(lambda: self._call(task, lease, limit_s), None if task.is_async else limit_s)
+            crash_point("run.after_handler")
+            return self._returned(value)
+        except BaseException as exc:  # the one place where a handler's exception ends
+            return _judged(exc, limit_s)
+        finally:
+            reset_current(reset)
+
+    def _call(self, task: RegisteredTask, lease: Lease, limit_s: float | None) -> Any:
+        try:
+            payload = codec.decode(lease.payload)
+        except (ValueError, RecursionError) as bad:
+            raise ValidationFailed(f"the stored payload is not JSON: {bad}") from None
+        task.validate(payload)
+        value = task.call(payload)
+        return self._loop.run(_limited(value, limit_s)) if task.is_async else value
+
+    def _returned(self, value: Any) -> Returned:
+        if value is None:
+            return Returned(None)
+        try:
+            text = codec.encode(value, "result", self._encoder)
+        except (InvalidTask, RecursionError) as bad:
+            return Returned(None, failure.clip(f"result not storable: {bad}", failure.MAX_MESSAGE_BYTES))
+        except Exception as bad:
+            return Returned(None, failure.clip(f"result not storable: {failure.describe(bad).message}", 8192))
+        size = len(text.encode())
+        if size > self._max_result_bytes:
+            return Returned(None, f"result not storable: {size} bytes, the limit is {self._max_result_bytes}")
+        return Returned(text)
+
+    def verdict(self, lease: Lease, outcome: Outcome) -> Verdict:
+        """``decide`` with the task's policy; a policy callable that raises is replaced by the default policy."""
+        attempt = Attempt(lease.attempt, lease.max_retries)
+        try:
+            return decide(attempt, outcome, self._policy(lease), self._rng)
+        except BaseException:  # the policy's callables are user code
+            if isinstance(outcome, Raised):
+                outcome = replace(outcome, exc=_Opaque())
+            return decide(attempt, outcome, RetryPolicy(), self._rng)
+
+    def _policy(self, lease: Lease) -> RetryPolicy:
+        task = self._registry.get(lease.task_type)
+        return policy_of(lease.options, task.policy if task is not None else None)
+
+    def on_dead_letter(self, task_type: str, task_id: int, payload: str, error: Failure) -> None:
+        """Call the handler's hook; what it raises is the caller's to log."""
+        task = self._registry.get(task_type)
+        if task is not None:
+            value = codec.decode(payload)
+            task.on_dead_letter(task_id, value if isinstance(value, dict) else {}, error)
+
+    def stop(self) -> None:
+        """End the helper threads."""
+        self._limits.stop()
+        self._loop.stop()
+
+
+class _Escaped(Exception):
+    """Carries a BaseException out of a coroutine: a SystemExit that leaves a task would end the event loop."""
+
+    def __init__(self, exc: BaseException) -> None:
+        super().__init__("escaped")
+        self.exc = exc
+
+
+async def _limited(coroutine: Coroutine[Any, Any, Any], limit_s: float | None) -> Any:
+    timer = asyncio.timeout(limit_s)
+    try:
+        async with timer:
+            return await coroutine
+    except BaseException as exc:
+        if timer.expired() and isinstance(exc, TimeoutError):
+            raise TaskTimeout(f"still running after its time limit of {limit_s:g} s") from None
+        raise _Escaped(exc) from None
+
+
+class _Opaque(Exception):
+    """Stands for an exception that cannot be looked at: its own code raises when it is compared with a class."""
+
+
+def _judged(exc: BaseException, limit_s: float | None) -> Outcome:
+    if type(exc) is _Escaped:
+        exc = exc.exc
+    try:
+        return _outcome_of(exc, limit_s)
+    except BaseException:  # raised by the exception's own ``__class__``; a slot must outlive it
+        return Raised(_Opaque(), failure.describe(exc))
+
+
+def _outcome_of(exc: BaseException, limit_s: float | None) -> Outcome:
+    match exc:
+        case Snooze(delay=delay):
+            return Snoozed(_delay(delay) or 0.0)
+        case ValidationFailed():
+            return Invalid(failure.describe(exc))
+        case TaskTimeout():
+            text = f"still running after its time limit of {limit_s:g} s" if limit_s is not None else str(exc)
+            return TimedOut(Failure("TaskTimeout", text, failure.describe(exc).traceback))
+        case Retry(delay=delay):
+            return Raised(exc, failure.describe(exc), _delay(delay))
+        case _:
+            return Raised(exc, failure.describe(exc))
+
+
+def _delay(delay: Any) -> float | None:
+    if isinstance(delay, timedelta):
+        delay = delay.total_seconds()
+    if isinstance(delay, bool) or not isinstance(delay, int | float) or delay != delay:  # noqa: PLR0124 - NaN
+        return None
+    return min(max(0.0, float(delay)), MAX_DELAY_S)
+
+
+def _options(lease: Lease) -> dict[str, Any]:
+    if not lease.options:
+        return {}
+    try:
+        value = codec.decode(lease.options)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,107 @@
+"""Runs due tasks in the calling thread, step by step and without a supervisor: for tests of applications."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Protocol
+
+from tandemq.broker.protocol import Broker
+from tandemq.core import codec, ids
+from tandemq.core.clock import Clock
+from tandemq.core.settings import Settings
+from tandemq.core.task import DEFAULT_QUEUE, Level
+from tandemq.redeliver import dispatch
+from tandemq.registry import Registry
+from tandemq.store.protocol import Settlement, Store
+from tandemq.worker.executor import Executor
+
+INLINE_WORKER = "inline"
+_BATCH = 50
+
+
+class Application(Protocol):
+    """What is needed of a TandemQ."""
+
+    @property
+    def registry(self) -> Registry:
+        """The registered tasks."""
+        ...
+
+    @property
+    def settings(self) -> Settings:
+        """The settings."""
+        ...
+
+    @property
+    def store(self) -> Store:
+        """The store."""
+        ...
+
+    @property
+    def broker(self) -> Broker:
+        """The broker."""
+        ...
+
+    @property
+    def encoder(self) -> codec.Encoder | None:
+        """The codec hook."""
+        ...
+
+
+def run_until_idle(app: Application, clock: Clock, limit: int = 10_000) -> int:
+    """Run everything that is due by the database's clock, and what it enqueues, until nothing is; how many runs.
+
+    Retries and delayed tasks run when the clock has been moved on to them. Raises RuntimeError after ``limit`` runs:
+    tasks that enqueue each other for ever would never be idle.
+    """
+    executor = Executor(
+        app.registry,
+        clock=clock,
+        rng=ids.new_random(),
+        max_result_bytes=app.settings.max_result_bytes,
+        encoder=app.encoder,
+    )
+    runs = 0
+    try:
+        while (ran := _turn(app, executor)) is not None:
+            runs += ran
+            if runs > limit:
+                raise RuntimeError(f"still busy after {limit} runs")
+    finally:
+        executor.stop()
+    return runs
+
+
+def _turn(app: Application, executor: Executor) -> int | None:
+    """Promote, pop, claim, run, finish; None when there was nothing to pop."""
+    queues = app.broker.queues() | {DEFAULT_QUEUE}
+    levels = sorted(
+        (Level(queue, p) for queue in sorted(queues) for p in app.broker.levels(queue)), key=lambda x: -x.priority
+    )
+    now_ms = (app.store.now() - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1000
+    for level in levels:
+        app.broker.promote(level, now_ms=int(now_ms), limit=1000)
+    popped = app.broker.pop(levels, limit=_BATCH, wait_s=0)
+    if not popped.ids:
+        return None
+    claimed = app.store.claim(
+        list(popped.ids),
+        token=ids.lease_token(),
+        worker_id=INLINE_WORKER,
+        lease_s=app.settings.lease_s,
+        free=_BATCH,
+        known=app.registry.names(),
+        unknown_task_s=app.settings.unknown_task_s,
+    )
+    for row in claimed.not_due:
+        app.broker.delay(row.level, {row.id: row.due_ms})
+    for lease in claimed.leases:
+        outcome = executor.run(lease, lambda: False, executor.limit_s(lease))
+        last = lease is claimed.leases[-1]
+        settled = app.store.finish(
+            [Settlement(lease, executor.verdict(lease, outcome))],
+            closing=[lease.token] if last else [],
+            worker_id=INLINE_WORKER,
+        )
+        dispatch(app.broker, settled.moved)
+    return len(claimed.leases)

@@ -1,0 +1,290 @@
+"""The parent: spawns the children, renews their leases from outside the interpreter that runs the tasks, ends the
+leases of a child that died there and then, and runs the mover and the reconciler beside them.
+
+It needs no handler code: whatever it decides about a task follows from the row.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import signal
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any
+
+from tandemq import broker as brokers
+from tandemq import store as stores
+from tandemq.broker.protocol import Broker
+from tandemq.core import crash, ids
+from tandemq.core.clock import Clock, SystemClock
+from tandemq.core.errors import ForeignInstall, StoreUnavailable, Unavailable
+from tandemq.core.settings import Settings
+from tandemq.mover import Mover
+from tandemq.reconciler import Reconciler
+from tandemq.service import Loop, Throttle
+from tandemq.store.protocol import Moved, Store
+from tandemq.worker.leases import LeaseKeeper, end_leases
+from tandemq.worker.options import WorkerOptions
+from tandemq.worker.process import ChildProcess
+
+_log = logging.getLogger("tandemq.worker")
+LOG_FORMAT = "%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s"
+TURN_S = 0.1
+BURST_LOOK_S = 0.2
+#: After the grace time: how long a child may take to write what is finished before it is killed.
+STOP_S = 1.0
+RESPAWN_CAP_S = 10.0
+
+
+class Supervisor:
+    """One worker as operators see it: one record, one name, ``processes`` children."""
+
+    def __init__(
+        self, app_spec: str, settings: Settings, options: WorkerOptions, *, store: Store, broker: Broker, clock: Clock,
+        rng: Random,
+    ) -> None:  # fmt: skip
+        self._settings, self._options, self._clock, self._rng = settings, options, clock, rng
+        self._store, self._broker = store, broker
+        self.name = options.name or socket.gethostname()[:32] or "worker"
+        self.worker_id = ids.worker_id(self.name)
+        self._say = Throttle(_log, clock)
+        self._children: list[ChildProcess] = []
+        self._untold: deque[int] = deque(maxlen=10_000)  # dead letters whose hook no child has been told of yet
+        self._to_end: deque[Callable[[], bool]] = deque()
+        self._signals = 0
+        self._stop_at: float | None = None
+        self._deaths: deque[float] = deque(maxlen=5)
+        self._spawn_at = 0.0
+        self._exit_code = 0
+        self._orders: dict[str, Any] = {
+            "app": app_spec,
+            "worker_id": self.worker_id,
+            "queues": options.queues,
+            "slots": options.slots,
+            "max_tasks": options.max_tasks,
+            "max_memory_mb": options.max_memory_mb,
+            "log_level": logging.getLogger().getEffectiveLevel(),
+            "log_format": LOG_FORMAT,
+        }
+        self.keeper = LeaseKeeper(
+            store, lambda: list(self._children), settings=settings, worker_id=self.worker_id, name=self.name,
+            options=options, clock=clock, state=self._state,
+        )  # fmt: skip
+        self._loops = [Loop(self.keeper, clock, rng, "heartbeat")]
+        if options.mover:
+            self._loops.append(Loop(Mover(store, broker, clock, self.worker_id, settings), clock, rng, "mover"))
+        if options.reconcile:
+            reconciler = Reconciler(store, broker, clock, rng, settings, self.worker_id, on_dead=self._tell_dead)
+            self._loops.append(Loop(reconciler, clock, rng, "reconciler"))
+        self._wake_r, self._wake_w = os.pipe()
+        for fd in (self._wake_r, self._wake_w):
+            os.set_blocking(fd, False)
+
+    def _state(self) -> str:
+        return "draining" if self._stop_at is not None else "running"
+
+    # life
+
+    def run(self) -> int:
+        """Until stopped (or, in a burst, until nothing is left); the process's exit code."""
+        signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        self.keeper.register()
+        for loop in self._loops:
+            loop.start()
+        _log.info("worker %s starts: %d x %d slots", self.worker_id, self._options.processes, self._options.slots)
+        burst_look = 0.0
+        while self._children or self._stop_at is None:
+            self._spawn_missing()
+            self._wait()
+            for child in list(self._children):
+                if not child.hear():
+                    self._gone(child)
+            self._end_pending()
+            self._pass_on_dead()
+            self._watch_limits()
+            self._stop_turn()
+            now = self._clock.monotonic()
+            if self._options.burst and self._stop_at is None and now >= burst_look:
+                burst_look = now + BURST_LOOK_S
+                self._burst_turn()
+        self._close()
+        return self._exit_code
+
+    def _on_signal(self, *_: object) -> None:
+        self._signals += 1
+
+    def _wait(self) -> None:
+        fds = [child.report_fd for child in self._children] + [self._wake_r]
+        readable, _, _ = select.select(fds, [], [], TURN_S)
+        if self._wake_r in readable:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._wake_r, 4096)
+
+    def _spawn_missing(self) -> None:
+        if self._stop_at is not None or self._clock.monotonic() < self._spawn_at:
+            return
+        while len(self._children) < self._options.processes:
+            self._children.append(ChildProcess.spawn(self._orders, self._clock))
+
+    def _gone(self, child: ChildProcess) -> None:
+        """Its pipe is closed. Leases are given up only after the process has been reaped."""
+        code = child.reap()
+        self._children.remove(child)
+        if child.failed:
+            _log.error("the application cannot be loaded: %s", child.failed)
+            self._exit_code = 2
+            self._stop(0.0)
+        elif code and not child.stopping and not child.culprits:
+            _log.warning("child %d died (exit code %d), its tasks are handled now", child.pid, code)
+            now = self._clock.monotonic()
+            self._deaths.append(now)
+            if len(self._deaths) == self._deaths.maxlen and now - self._deaths[0] < RESPAWN_CAP_S:
+                self._spawn_at = now + 1.0  # dying again and again: slower
+        for snapshot in child.leases():
+            self._to_end.append(
+                end_leases(
+                    self._store,
+                    self._broker,
+                    snapshot,
+                    worker_id=self.worker_id,
+                    rng=self._rng,
+                    culprits=frozenset(child.culprits),
+                    interrupted=child.stopping,
+                    on_dead=self._tell_dead,
+                )
+            )
+        child.arena.close()
+
+    def _end_pending(self) -> None:
+        for _ in range(len(self._to_end)):
+            end = self._to_end.popleft()
+            try:
+                done = end()
+            except StoreUnavailable as away:
+                self._say(logging.WARNING, "end", f"the leases of a dead child cannot be ended yet: {away}")
+                done = False
+            if not done:
+                self._to_end.append(end)
+
+    def _watch_limits(self) -> None:
+        now = self._clock.monotonic()
+        for child in self._children:
+            late = child.overdue(now, store_answers=self.keeper.store_answers(now))
+            if late and not child.culprits:
+                _log.error("child %d is replaced: tasks %s do not end", child.pid, sorted(late))
+                child.culprits = late
+                child.kill()
+
+    def _tell_dead(self, moved: Sequence[Moved]) -> None:
+        """Called by the main and the reconciler's thread; passed on by the main thread when a child is there."""
+        for row in moved:
+            _log.warning("task %s (%s) is dead: %s", row.id, row.task_type, row.dead_reason)
+            self._untold.append(row.id)
+
+    def _pass_on_dead(self) -> None:
+        ready = next((child for child in self._children if child.ready and not child.culprits), None)
+        while self._untold and ready is not None:
+            task_ids = [self._untold.popleft() for _ in range(min(100, len(self._untold)))]
+            ready.tell("dead " + ",".join(map(str, task_ids)))
+
+    # stopping
+
+    def _stop_turn(self) -> None:
+        if self._signals and self._stop_at is None:
+            grace_s = self._settings.grace_s if self._options.grace_s is None else self._options.grace_s
+            _log.info("worker %s stops: running tasks have %g s", self.worker_id, grace_s)
+            self._stop(grace_s)
+        if self._stop_at is None:
+            return
+        now = self._clock.monotonic()
+        if self._signals > 1:
+            self._stop_at = min(self._stop_at, now)
+        if now < self._stop_at:
+            return
+        for child in self._children:
+            if not child.stopping:
+                child.stopping = True
+                child.tell("stop")
+            if now > self._stop_at + STOP_S:
+                child.kill()
+
+    def _stop(self, grace_s: float) -> None:
+        if self._stop_at is None:
+            self._stop_at = self._clock.monotonic() + grace_s
+            for child in self._children:
+                child.tell("drain")
+
+    def _burst_turn(self) -> None:
+        """Ends when MySQL shows nothing due, running or retrying in its queues, and no child holds anything."""
+        if not self._children or not all(child.ready for child in self._children):
+            return
+        queues = sorted({queue for child in self._children for queue in child.queues})
+        try:
+            busy = self._store.busy(queues)
+        except StoreUnavailable as away:
+            self._say(logging.WARNING, "burst", f"the database is away: {away}")
+            return
+        if not busy and not any(child.leases() for child in self._children):
+            self._stop(3600.0)
+
+    def _close(self) -> None:
+        deadline = self._clock.monotonic() + STOP_S
+        while self._to_end and self._clock.monotonic() < deadline:
+            self._end_pending()
+            if self._to_end:
+                self._clock.sleep(TURN_S)
+        for loop in self._loops:
+            loop.stop(timeout_s=STOP_S)
+        self.keeper.stopped()
+        _log.info("worker %s has stopped", self.worker_id)
+
+
+def check_install(store: Store, broker: Broker) -> None:
+    """Refuse a Redis namespace that belongs to another database; mark an unmarked one. ForeignInstall names both."""
+    mine = store.install_id()
+    theirs = broker.install() or broker.mark_install(mine)
+    if theirs != mine:
+        raise ForeignInstall(
+            f"the Redis namespace belongs to install {theirs}, this database is install {mine}:"
+            " use another TANDEMQ_NAMESPACE, or remove the key <namespace>:generation to adopt it"
+        )
+
+
+def run_worker(app_spec: str, settings: Settings, options: WorkerOptions) -> int:
+    """Run a worker in this process until it is stopped; its exit code.
+
+    Raises Unavailable when a server does not answer at the start, ForeignInstall and NotMigrated when it must not run.
+    """
+    if not logging.getLogger().handlers:
+        logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
+    crash.arm(settings.crash or None)
+    clock = SystemClock()
+    store, broker = stores.connect(settings), brokers.connect(settings, clock)
+    try:
+        _first_contact(store, broker, clock)
+        supervisor = Supervisor(
+            app_spec, settings, options, store=store, broker=broker, clock=clock, rng=ids.new_random()
+        )
+        return supervisor.run()
+    finally:
+        broker.close()
+        store.close()
+
+
+def _first_contact(store: Store, broker: Broker, clock: Clock, tries: int = 5) -> None:
+    for left in range(tries, 0, -1):
+        try:
+            store.check_schema()
+            check_install(store, broker)
+            return
+        except Unavailable:
+            if left == 1:
+                raise
+            clock.sleep(1.0)

@@ -1,0 +1,15 @@
+"""The release before: it does not know the task ``brand_new``."""
+
+from __future__ import annotations
+
+from tests import probe
+
+from tandemq import TandemQ
+
+app = TandemQ()
+
+
+@app.task(name="known")
+def known(n: int = 0) -> None:
+    with probe.running():
+        pass

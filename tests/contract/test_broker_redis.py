@@ -1,0 +1,24 @@
+"""The broker contract on a real Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+from tests.contract.broker_contract import BrokerContract
+
+from tandemq.broker.client import Connections, Pools
+
+
+class TestRedisBroker(BrokerContract):
+    @pytest.fixture
+    def pools(self, redis_url: str) -> Iterator[Pools]:
+        connections = Connections(redis_url)
+        yield connections
+        connections.close()
+
+    @pytest.fixture
+    def raw(self, redis_url: str) -> Iterator[redis.Redis]:
+        with redis.Redis.from_url(redis_url) as client:
+            yield client

@@ -1,0 +1,155 @@
+"""Reads and runs the fenced blocks of a page, in order, in one folder: what a reader would type.
+
+- ``python``: the first line ``# name.py`` names the file it is written to.
+- ``console``: each ``$ line`` is run by a shell; ``line &`` runs on in the background until the page is done. Lines
+  below it must come out in this order, ``...`` standing for anything.
+- ``sql``: run in the page's database. Needs ``<!-- servers -->`` in the page, which gives it MySQL and Redis;
+  without it the page runs on the embedded default.
+- anything else, and blocks whose info string says ``no-run``, is for reading.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.servers import ROOT
+
+FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+COMMAND_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced block that is run: its language, text, and line in the page."""
+
+    language: str
+    text: str
+    line: int
+
+
+def pages() -> list[Path]:
+    """All pages that hold something to run."""
+    found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy").glob("*.md")]
+    return sorted(p for p in found if blocks(p))
+
+
+def blocks(page: Path) -> list[Block]:
+    """The blocks of a page that are run."""
+    text = page.read_text()
+    found = []
+    for match in FENCE.finditer(text):
+        language, info, body = match.groups()
+        if language in {"python", "console", "sql"} and "no-run" not in info:
+            found.append(Block(language, body, text[: match.start()].count("\n") + 1))
+    return found
+
+
+def needs_servers(page: Path) -> bool:
+    """Whether the page asks for real servers."""
+    return "<!-- servers -->" in page.read_text()
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A command of a console block and the output that the page promises."""
+
+    command: str
+    expected: str
+
+
+def commands(block: Block) -> list[Said]:
+    """The commands of a console block."""
+    parts = re.split(r"^\$ ", block.text, flags=re.MULTILINE)
+    assert not parts[0].strip(), f"line {block.line}: a console block begins with '$ '"
+    split = (part.partition("\n") for part in parts[1:])
+    return [Said(command, expected.strip()) for command, _, expected in split]
+
+
+def pattern(expected: str) -> str:
+    """A regular expression for the promised lines; others may be around them, and columns may be wider."""
+    return ".*".join(_piece(piece) for piece in expected.split("..."))
+
+
+def _piece(text: str) -> str:
+    lines = (" +".join(re.escape(word) for word in line.split()) for line in text.strip().splitlines())
+    return r" *\n *".join(lines)
+
+
+class Reader:
+    """Someone who types what the page says, in ``folder``."""
+
+    def __init__(self, folder: Path, environ: dict[str, str]) -> None:
+        self.folder = folder
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("TANDEMQ_", "COLUMNS", "FORCE_COLOR"))}
+        path = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", "")])
+        self.environ = kept | {"PATH": path, "PYTHONUNBUFFERED": "1"} | environ
+        self._background: list[subprocess.Popen[bytes]] = []
+
+    def write(self, block: Block) -> None:
+        """Save a python block under the name in its first line."""
+        named = re.match(r"# (\S+\.py)\n", block.text)
+        assert named, f"line {block.line}: the first line of a python block is '# name.py'"
+        path = self.folder / named.group(1)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(block.text)
+
+    def type(self, said: Said) -> None:
+        """Run one command; AssertionError when it fails or says something else."""
+        if said.command.startswith("export "):
+            name, _, value = said.command.removeprefix("export ").partition("=")
+            self.environ[name] = value
+            return
+        if said.command.startswith("cd "):
+            self.folder /= said.command.removeprefix("cd ")
+            return
+        if said.command.endswith(" &"):
+            self._start(said.command.removesuffix(" &"))
+            return
+        done = subprocess.run(
+            ["bash", "-ec", said.command],
+            cwd=self.folder,
+            env=self.environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_S,
+            check=False,
+        )
+        told = f"$ {said.command}\n{done.stdout}{done.stderr}"
+        assert done.returncode == 0, f"exit code {done.returncode}\n{told}"
+        found = re.search(pattern(said.expected), done.stdout + done.stderr, re.DOTALL)
+        assert found, f"the page promises\n{said.expected}\nbut\n{told}"
+
+    def _start(self, command: str) -> None:
+        log = (self.folder / "background.log").open("ab")
+        with log:
+            self._background.append(
+                subprocess.Popen(
+                    ["bash", "-ec", f"exec {command}"],
+                    cwd=self.folder,
+                    env=self.environ,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+            )
+
+    def leave(self) -> list[int]:
+        """End what runs in the background, as a service manager would; the exit codes."""
+        codes = []
+        for process in self._background:
+            process.send_signal(signal.SIGTERM)
+            try:
+                codes.append(process.wait(COMMAND_S))
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+        return codes

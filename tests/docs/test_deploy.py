@@ -1,0 +1,138 @@
+"""The deploy files hold what they must, checked without Docker or systemd."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+
+from tests.servers import ROOT
+
+from tandemq.core.settings import Settings
+
+DEPLOY = ROOT / "deploy"
+GRACE_S = 30
+
+
+def _instructions() -> list[tuple[str, str]]:
+    text = re.sub(r"\\\n", " ", (DEPLOY / "Dockerfile").read_text())
+    lines = (line for line in text.splitlines() if line.strip() and not line.startswith("#"))
+    return [(word, rest) for word, _, rest in (line.partition(" ") for line in lines)]
+
+
+def test_the_image_runs_the_command_line_itself_without_root_and_never_embedded() -> None:
+    said = dict(_instructions())
+
+    assert json.loads(said["ENTRYPOINT"]) == ["tandemq"]
+    assert isinstance(json.loads(said["CMD"]), list)
+    assert "TANDEMQ_EMBEDDED=0" in said["ENV"]
+    assert int(said["USER"]) > 0
+    assert said["STOPSIGNAL"] == "SIGTERM"
+
+
+def test_the_image_is_built_in_two_stages_from_what_the_context_lets_through() -> None:
+    instructions = _instructions()
+    allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    copied = {
+        source
+        for word, rest in instructions
+        if word == "COPY" and not rest.startswith("--from")
+        for source in rest.split()[:-1]
+    }
+
+    assert sum(word == "FROM" for word, _ in instructions) == 2
+    assert copied == allowed
+    assert all((ROOT / source).exists() for source in copied)
+
+
+def _services() -> dict[str, str]:
+    text = (DEPLOY / "compose.yaml").read_text()
+    body = text[text.index("\nservices:\n") : text.index("\nvolumes:\n")]
+    parts = re.split(r"^  (\w+):\n", body, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def test_compose_has_both_servers_a_migration_and_a_worker_in_order() -> None:
+    services = _services()
+
+    assert set(services) == {"mysql", "redis", "migrate", "worker"}
+    assert "--maxmemory-policy noeviction" in services["redis"]
+    assert "--innodb-flush-log-at-trx-commit=1" in services["mysql"]
+    assert all("healthcheck:" in services[name] for name in ("mysql", "redis", "worker"))
+    assert re.search(r"mysql:\n\s+condition: service_healthy", services["migrate"])
+    assert re.search(r"migrate:\n\s+condition: service_completed_successfully", services["worker"])
+    assert re.search(r"redis:\n\s+condition: service_healthy", services["worker"])
+
+
+def test_compose_refuses_to_start_without_passwords_and_holds_none() -> None:
+    text = re.sub(r"^\s*#.*$", "", (DEPLOY / "compose.yaml").read_text(), flags=re.MULTILINE)
+    variables = re.findall(r"(?<!\$)\$\{(\w+)(:\?)?", text)
+
+    assert {name for name, _ in variables} == {
+        "TANDEMQ_MYSQL_PASSWORD",
+        "TANDEMQ_MYSQL_ROOT_PASSWORD",
+        "TANDEMQ_REDIS_PASSWORD",
+    }
+    assert all(required for _, required in variables)
+    assert all("${" in value for value in re.findall(r"PASSWORD: (.+)", text))
+
+
+def test_compose_waits_longer_than_the_worker_drains() -> None:
+    worker = _services()["worker"]
+    grace = re.search(r'"--grace", "(\d+)"', worker)
+    patience = re.search(r"stop_grace_period: (\d+)s", worker)
+
+    assert grace is not None
+    assert patience is not None
+    assert int(patience[1]) >= int(grace[1]) + 10
+
+
+def _unit() -> configparser.ConfigParser:
+    unit = configparser.ConfigParser(interpolation=None, strict=True, delimiters=("=",))
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read_string((DEPLOY / "tandemq-worker.service").read_text())
+    return unit
+
+
+def test_the_unit_drains_and_only_then_kills() -> None:
+    service = _unit()["Service"]
+    grace = re.search(r"--grace (\d+)", service["ExecStart"])
+
+    assert service["KillSignal"] == "SIGTERM"
+    assert service["KillMode"] == "mixed"
+    assert grace is not None
+    assert int(service["TimeoutStopSec"]) >= int(grace[1]) + 10
+    assert service["Restart"] == "always"
+
+
+def test_the_unit_is_hardened_and_keeps_secrets_out_of_itself() -> None:
+    unit = _unit()
+    service = unit["Service"]
+
+    assert set(unit.sections()) == {"Unit", "Service", "Install"}
+    assert service["User"] not in {"", "root"}
+    assert service["ProtectSystem"] == "strict"
+    assert service["NoNewPrivileges"] == "yes"
+    assert service["CapabilityBoundingSet"] == ""
+    assert "TANDEMQ_EMBEDDED=0" in service["Environment"]
+    assert "://" not in service["ExecStart"] + service["Environment"]
+    assert service["EnvironmentFile"].startswith("/etc/")
+
+
+def test_the_example_environment_is_one_that_tandemq_accepts() -> None:
+    lines = (DEPLOY / "worker.env.example").read_text().splitlines()
+    environ = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+
+    settings = Settings.load(environ | {"TANDEMQ_EMBEDDED": "0"})
+
+    assert settings.database_url
+    assert settings.redis_url
+    assert settings.app
+
+
+def test_every_variable_in_the_deploy_files_exists() -> None:
+    known = {field.metadata["var"] for field in Settings.__dataclass_fields__.values()}
+    own = {"TANDEMQ_MYSQL_PASSWORD", "TANDEMQ_MYSQL_ROOT_PASSWORD", "TANDEMQ_REDIS_PASSWORD"}
+    text = "\n".join(path.read_text() for path in DEPLOY.iterdir() if path.is_file())
+
+    assert set(re.findall(r"TANDEMQ_[A-Z_]+", text)) <= known | own

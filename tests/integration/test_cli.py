@@ -1,0 +1,567 @@
+"""The command line as people and scripts use it: real processes, on the embedded default and on real servers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from tests.servers import MySQLServer, RedisServer
+from tests.waiting import eventually
+
+SRC = Path(__file__).parents[2] / "src"
+JOBS = """
+import time
+from tandemq import TandemQ
+
+app = TandemQ()
+
+@app.task(name="double", queue="math", priority="high")
+def double(n):
+    return n * 2
+
+@app.task(name="fail", max_retries=0)
+def fail(text="boom"):
+    raise RuntimeError(text)
+"""
+TASK_KEYS = {
+    "id", "id_str", "type", "queue", "payload", "priority", "priority_label", "status", "state", "attempts",
+    "retry_count", "max_retries", "replays", "idempotency_key", "run_at", "next_attempt_at", "claimed_at",
+    "started_at", "completed_at", "created_at", "worker_id", "error", "error_type", "dead_reason", "result",
+    "attempts_log",
+}  # fmt: skip
+
+
+@dataclass
+class Answer:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+class Cli:
+    """Runs ``python -m tandemq`` in a directory of its own, with the variables of one backend."""
+
+    def __init__(self, folder: Path, variables: dict[str, str]) -> None:
+        self.folder = folder
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("TANDEMQ_")}
+        self.env = {**clean, "PYTHONPATH": str(SRC), **variables}
+        (folder / "jobs.py").write_text(JOBS)
+
+    def start(self, *args: object, env: dict[str, str] | None = None, **options: Any) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "tandemq", *map(str, args)]
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+        return subprocess.Popen(command, cwd=self.folder, env={**self.env, **(env or {})}, **pipes)
+
+    def __call__(
+        self, *args: object, code: int = 0, stdin: str | bytes = b"", env: dict[str, str] | None = None
+    ) -> Answer:
+        process = self.start(*args, env=env, stdin=subprocess.PIPE)
+        out, err = process.communicate(stdin.encode() if isinstance(stdin, str) else stdin, timeout=90)
+        answer = Answer(process.returncode, out.decode(), err.decode())
+        assert answer.code == code, answer
+        assert "Traceback" not in answer.err, answer.err
+        return answer
+
+    def enqueue(self, *args: object, **options: Any) -> int:
+        return int(self("enqueue", *args, "--json", **options).json["id"])
+
+    def task(self, task_id: int) -> dict[str, Any]:
+        return dict(self("show", task_id, "--json").json)
+
+    def ids(self, *args: object) -> list[int]:
+        return [item["id"] for item in self("list", *args, "--json").json["items"]]
+
+    def burst(self) -> Answer:
+        return self("-A", "jobs:app", "worker", "--burst")
+
+
+@pytest.fixture
+def embedded(tmp_path: Path) -> Cli:
+    return Cli(tmp_path, {"TANDEMQ_DATA_DIR": str(tmp_path / "data")})
+
+
+@pytest.fixture(params=["embedded", pytest.param("servers", marks=pytest.mark.servers)])
+def cli(request: pytest.FixtureRequest, tmp_path: Path) -> Cli:
+    if request.param == "embedded":
+        return Cli(tmp_path, {"TANDEMQ_DATA_DIR": str(tmp_path / "data")})
+    cli: Cli = request.getfixturevalue("servers_cli")
+    cli("migrate")
+    return cli
+
+
+@pytest.fixture
+def servers_cli(tmp_path: Path, mysql_url: str, redis_url: str, namespace: str) -> Cli:
+    variables = {"DATABASE_URL": mysql_url, "REDIS_URL": redis_url, "NAMESPACE": namespace, "TABLE_PREFIX": "x_"}
+    return Cli(tmp_path, {f"TANDEMQ_{name}": value for name, value in variables.items()})
+
+
+def lines(*bodies: object) -> str:
+    return "".join((b if isinstance(b, str) else json.dumps(b)) + "\n" for b in bodies)
+
+
+# migrate
+
+
+def test_migrate_checks_prints_applies_and_does_nothing_twice(servers_cli: Cli) -> None:
+    cli = servers_cli
+    before = cli("stats", code=1)
+    assert before.err.count("\n") == 1
+    assert "tandemq migrate" in before.err
+    pending = cli("migrate", "--check", "--json", code=1).json["pending"]
+    assert pending
+    assert "CREATE TABLE" in cli("migrate", "--sql").out
+    assert cli("migrate", "--check", "--json", code=1).json["pending"] == pending, "--check and --sql apply nothing"
+
+    assert cli("migrate", "--json").json == {"applied": pending}
+
+    assert cli("migrate", "--json").json == {"applied": []}
+    assert cli("migrate", "--check", "--json").json == {"pending": []}
+    assert cli("stats", "--json").json["queues"] == {}
+
+
+# enqueue
+
+
+def test_every_flag_of_enqueue_reaches_the_row(cli: Cli) -> None:
+    task_id = cli.enqueue(
+        "order.process", '{"order_id": 1, "name": "Zürich"}', "--queue", "q1", "--priority", "high", "--run-at",
+        "2040-01-02T03:04:05+01:00", "--expires", "2041-01-01T00:00:00Z", "--max-retries", "7", "--key", "k 1",
+        "--timeout", "2.5",
+    )  # fmt: skip
+
+    task = cli.task(task_id)
+
+    assert set(task) == TASK_KEYS
+    expected = {
+        "id": task_id, "id_str": str(task_id), "type": "order.process", "queue": "q1", "priority": 20,
+        "payload": {"order_id": 1, "name": "Zürich"}, "priority_label": "high", "status": "pending",
+        "state": "scheduled", "max_retries": 7, "idempotency_key": "k 1", "run_at": "2040-01-02T02:04:05.000000Z",
+        "attempts_log": [],
+    }  # fmt: skip
+    assert {name: task[name] for name in expected} == expected
+
+
+def test_defaults_come_from_the_registered_task_and_else_from_tandemq(cli: Cli) -> None:
+    registered = cli.task(int(cli("-A", "jobs:app", "enqueue", "double", '{"n": 1}', "--json").json["id"]))
+    unknown = cli.task(cli.enqueue("double", '{"n": 1}', "--priority", "-15", "--delay", "0"))
+
+    assert (registered["queue"], registered["priority_label"]) == ("math", "high")
+    assert (unknown["queue"], unknown["priority"], unknown["max_retries"]) == ("default", -15, 3)
+    assert unknown["state"] == "ready"
+
+
+def test_a_key_makes_one_task_and_a_conflict_names_it(cli: Cli) -> None:
+    first = cli("enqueue", "t", "{}", "--key", "k", "--json").json
+    again = cli("enqueue", "t", "{}", "--key", "k", "--json").json
+    conflict = cli("enqueue", "t", '{"n": 1}', "--key", "k", code=1)
+
+    assert first == {"id": first["id"], "id_str": str(first["id"]), "created": True}
+    assert again == {**first, "created": False}
+    assert str(first["id"]) in conflict.err
+    assert cli.ids() == [first["id"]]
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["t", "{"], "payload is not JSON"),
+        (["t", "[]"], "payload must be a JSON object"),
+        (["t", "null"], "payload must be a JSON object"),
+        (["t", '{"a": NaN}'], "NaN is not JSON"),
+        (["t", '{"a": "\\ud800"}'], "payload.a holds a lone surrogate"),
+        (["bad type"], "bad type"),
+        (["t", "{}", "--max-retries", "-1"], "max_retries must be between 0"),
+        (["t", "{}", "--delay", "5", "--run-at", "2040-01-01T00:00:00Z"], "exclude each other"),
+        (["t", "{}", "--key", ""], "idempotency_key must not be empty"),
+        (["t", json.dumps({"a": "x" * 1_000})], "the limit is 500"),
+    ],
+)
+def test_bad_input_is_refused_with_exit_code_2_and_nothing_is_stored(embedded: Cli, args: list[str], said: str) -> None:
+    answer = embedded("enqueue", *args, code=2, env={"TANDEMQ_MAX_PAYLOAD_BYTES": "500"})
+
+    assert said in answer.err
+    assert answer.out == ""
+    assert embedded.ids() == []
+
+
+# enqueue --file
+
+
+def test_a_file_is_stored_in_order_and_runs(cli: Cli) -> None:
+    bodies = [{"type": "double", "payload": {"n": n}, "queue": "math"} for n in range(2_300)]
+    path = cli.folder / "tasks.ndjson"
+    path.write_text(lines(*bodies))
+
+    answer = cli("enqueue", "--file", path, "--json")
+
+    assert answer.json == {"stored": 2300, "existing": 0, "bad": 0, "lines": 2300}
+    assert "enqueueing" not in answer.err, "a progress bar belongs on a terminal"
+    newest = cli("list", "--limit", "3", "--json").json
+    assert [item["payload"]["n"] for item in newest["items"]] == [2299, 2298, 2297]
+    assert cli("stats", "--json").json["queues"]["math"]["ready"] == 2300
+
+
+def test_a_file_stops_at_the_first_bad_line_and_skip_goes_on(cli: Cli) -> None:
+    bodies: list[object] = [{"type": "t", "payload": {"n": n}} for n in range(1, 6)]
+    broken = [*bodies[:3], {"type": "t", "payload": {"n": 4}, "priority": "hgih"}, bodies[4]]
+
+    stopped = cli("enqueue", "--file", "-", stdin=lines(*broken), code=2)
+
+    assert "line 4: priority 'hgih' is unknown" in stopped.err
+    assert "3 tasks stored" in stopped.err
+    assert "--skip 3" in stopped.err
+    assert len(cli.ids()) == 3
+
+    cli("enqueue", "--file", "-", "--skip", "3", stdin=lines(*bodies))
+
+    assert [item["payload"]["n"] for item in cli("list", "--json").json["items"]] == [5, 4, 3, 2, 1]
+
+
+def test_keep_going_reports_bad_lines_and_stores_the_rest(cli: Cli) -> None:
+    good = {"type": "t", "payload": {}}
+    source = lines(good, "junk", good, {"type": "t", "payloda": {}}, {"type": "t", "max_retries": -1}, good)
+
+    answer = cli("enqueue", "--file", "-", "--keep-going", "--json", stdin=source, code=1)
+
+    assert answer.json == {"stored": 3, "existing": 0, "bad": 3, "lines": 6}
+    assert [line.split(":")[0] for line in answer.err.splitlines() if line.startswith("line")] == [
+        "line 2",
+        "line 4",
+        "line 5",
+    ]
+    assert len(cli.ids()) == 3
+
+
+def test_keys_in_a_file_may_be_sent_twice(cli: Cli) -> None:
+    source = lines(*[{"type": "t", "payload": {"n": n}, "idempotency_key": f"k{n}"} for n in range(30)])
+
+    first = cli("enqueue", "--file", "-", "--json", stdin=source).json
+    second = cli("enqueue", "--file", "-", "--json", stdin=source).json
+
+    assert (first["stored"], second["stored"], second["existing"]) == (30, 0, 30)
+
+
+def test_a_file_that_is_not_there_and_flags_that_do_not_go_together_are_usage_errors(embedded: Cli) -> None:
+    assert "nowhere" in embedded("enqueue", "--file", "nowhere", code=2).err
+    assert "--file" in embedded("enqueue", "t", "--file", "-", code=2).err
+    assert "--file" in embedded("enqueue", "t", "--skip", "1", code=2).err
+    assert "TYPE" in embedded("enqueue", code=2).err
+
+
+# looking
+
+
+def test_lists_are_filtered_and_paged(cli: Cli) -> None:
+    ids = [cli.enqueue("t", json.dumps({"n": n}), "--queue", f"q{n % 2}") for n in range(4)]
+    cli("cancel", ids[0])
+
+    first = cli("list", "--limit", "3", "--json").json
+    second = cli("list", "--limit", "3", "--after", first["next"], "--json").json
+
+    assert ([i["id"] for i in first["items"]], [i["id"] for i in second["items"]]) == (ids[:0:-1], ids[:1])
+    assert second["next"] is None
+    assert all(set(item) == TASK_KEYS for item in first["items"])
+    assert cli.ids("--queue", "q1", "--status", "ready") == [ids[3], ids[1]]
+    assert cli.ids("--status", "cancelled", "--type", "t") == [ids[0]]
+    assert cli.ids("--type", "other") == []
+    assert cli.ids("--worker", "nobody") == []
+    assert cli("list", "--limit", "2").out.splitlines()[0].split()[:3] == ["ID", "STATE", "TYPE"]
+    assert "no tasks" in cli("list", "--type", "other").out
+
+
+def test_cancel_answers_what_became_of_it(cli: Cli) -> None:
+    task_id = cli.enqueue("t", "{}")
+
+    assert cli("cancel", task_id, "--json").json["cancel"] == "cancelled"
+    assert "cancelled" in cli("cancel", task_id, code=1).err
+    assert "no task has the id 999" in cli("cancel", 999, code=1).err.lower()
+    assert cli.task(task_id)["status"] == "cancelled"
+
+
+def test_unknown_ids_are_failures_and_bad_ids_are_usage_errors(embedded: Cli) -> None:
+    for verb in (["show"], ["dead", "show"]):
+        assert "999" in embedded(*verb, "999", code=1).err
+    for bad in ("0", "x", "-1", "1.5", str(2**64)):
+        embedded("show", "--", bad, code=2)
+    assert "does not exist" in embedded("why", "999").out
+
+
+def test_why_is_one_sentence(cli: Cli) -> None:
+    task_id = cli.enqueue("t", "{}", "--delay", "3600")
+
+    answer = cli("why", task_id)
+
+    assert "not due before" in answer.out
+    assert len(answer.out.splitlines()) == 1
+    assert cli("why", task_id, "--json").json == {"id": task_id, "id_str": str(task_id), "why": answer.out.strip()}
+
+
+# working and dead letters
+
+
+def test_a_worker_runs_tasks_and_dead_letters_are_listed_replayed_and_purged(cli: Cli) -> None:
+    good = int(cli("-A", "jobs:app", "enqueue", "double", '{"n": 21}', "--json").json["id"])
+    bad = int(cli("-A", "jobs:app", "enqueue", "fail", '{"text": "no luck"}', "--json").json["id"])
+
+    cli.burst()
+
+    task = cli.task(good)
+    assert (task["state"], task["result"], task["attempts"]) == ("succeeded", 42, 1)
+    assert "succeeded" in cli("cancel", good, code=1).err
+
+    letters = cli("dead", "list", "--json").json
+    assert letters["next"] is None
+    assert [item["id"] for item in letters["items"]] == [bad]
+    dead = cli("dead", "show", bad, "--json").json
+    assert (dead["dead_reason"], dead["error"], dead["error_type"]) == ("retries_exhausted", "no luck", "RuntimeError")
+    assert [entry["error"] for entry in dead["attempts_log"]] == ["no luck"]
+    assert "no luck" in cli("dead", "list").out
+    shown = cli("show", bad).out
+    assert "attempt 1: failed" in shown
+    assert "raise RuntimeError" in shown
+
+    assert cli("dead", "list", "--error", "other", "--json").json["items"] == []
+    assert cli("dead", "replay", "--type", "double", "--json").json == {"moved": 0, "skipped": 0}
+    assert cli("dead", "replay", good, bad, "--json", code=1).json == {"moved": 1, "skipped": 1}
+    cli.burst()
+    again = cli.task(bad)
+    assert (again["state"], again["replays"], len(again["attempts_log"])) == ("dead", 1, 2)
+
+    assert cli("dead", "replay", "--all", "--json").json == {"moved": 1, "skipped": 0}
+    cli("cancel", bad)
+    assert cli("dead", "purge", "--queue", "default", "--json").json == {"purged": 0, "kept": 0}
+    assert cli("dead", "purge", "--cancelled", "--json").json == {"purged": 1, "kept": 0}
+    assert "999" in cli("dead", "show", "999", code=1).err
+    assert cli.ids() == [good]
+    assert cli("stats", "--json").json["ended"]["succeeded"] == 1
+
+
+def test_replay_and_purge_want_to_be_told_which_ones(embedded: Cli) -> None:
+    for args in (["replay"], ["purge"], ["replay", "1", "--all"], ["purge", "1", "--queue", "q"], ["purge", "--all"]):
+        embedded("dead", *args, code=2)
+
+
+def test_a_running_worker_is_listed_and_stops_on_term(cli: Cli) -> None:
+    worker = cli.start("-A", "jobs:app", "worker", "-q", "math,default", "-c", "3", "--name", "box")
+    try:
+        listed = eventually(lambda: cli("workers", "--json").json["items"], 30)
+        assert [(w["name"], w["slots"], w["queues"], w["alive"]) for w in listed] == [("box", 3, "math,default", True)]
+        task_id = cli.enqueue("double", '{"n": 4}', "--queue", "math")
+        eventually(lambda: cli.task(task_id)["state"] == "succeeded", 20)
+        assert cli.ids("--worker", listed[0]["id"]) == [task_id]
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(30) == 0
+    finally:
+        worker.kill()
+        worker.communicate()
+    assert [w["alive"] for w in cli("workers", "--json").json["items"]] == [False]
+    assert "stopped" in cli("workers").out
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["-c", "0"],
+        ["-c", "10001"],
+        ["-c", "two"],
+        ["-p", "0"],
+        ["-p", "513"],
+        ["-q", "bad queue"],
+        ["-q", ","],
+        ["--grace", "-1"],
+        ["--grace", "nan"],
+        ["--max-tasks", "0"],
+        ["--max-memory", "-5"],
+        ["--name", "a b"],
+        ["extra"],
+    ],
+)
+def test_a_worker_refuses_bad_values(embedded: Cli, args: list[str]) -> None:
+    assert args[-1] in embedded("-A", "jobs:app", "worker", "--burst", *args, code=2).err or args[-1] == ","
+
+
+def test_a_worker_without_an_application_is_a_usage_error(embedded: Cli) -> None:
+    assert "-A" in embedded("worker", code=2).err
+    assert "jobs" in embedded("-A", "jobs", "worker", code=2).err
+    assert "nomodule" in embedded("-A", "nomodule:app", "worker", code=2).err
+    assert "nope" in embedded("-A", "jobs:nope", "worker", code=2).err
+    assert "str" in embedded("-A", "jobs:__name__", "worker", code=2).err
+    (embedded.folder / "broken.py").write_text("import jobs\n\n1 / 0\n")
+    assert "ZeroDivisionError" in embedded("-A", "broken:app", "worker", code=2).err
+    assert embedded("worker", "--burst", env={"TANDEMQ_APP": "jobs:app"}).code == 0
+
+
+def test_mover_and_reconciler_run_on_their_own_until_a_signal(cli: Cli) -> None:
+    task_id = cli.enqueue("double", '{"n": 1}', "--delay", "1")
+    for verb, number in (("mover", signal.SIGTERM), ("reconcile", signal.SIGINT)):
+        process = cli.start(verb)
+        try:
+            if verb == "mover":
+                eventually(lambda: cli("stats", "--json").json["redis"]["default"] == {"ready": 1, "delayed": 0}, 20)
+            else:
+                time.sleep(1)
+            process.send_signal(number)
+            _, err = process.communicate(timeout=20)
+        finally:
+            process.kill()
+        assert process.returncode == 0, err
+    assert cli.task(task_id)["state"] == "ready"
+
+
+def test_reconcile_once_reports_what_it_did(cli: Cli) -> None:
+    report = cli("reconcile", "--once", "--json").json
+
+    assert report["alarms"] == []
+    assert report["repushed"] == 0
+    assert "repushed" in cli("reconcile", "--once").out
+
+
+# faults, secrets, terminals
+
+
+def test_servers_that_cannot_be_reached_are_exit_code_3_without_a_secret(embedded: Cli) -> None:
+    variables = {
+        "TANDEMQ_DATABASE_URL": "mysql+pymysql://root:s3cret@127.0.0.1:1/x",
+        "TANDEMQ_REDIS_URL": "redis://:s3cret@127.0.0.1:1/0",
+    }
+    for args in (["stats"], ["migrate"], ["enqueue", "t", "{}"], ["list"], ["-A", "jobs:app", "worker", "--burst"]):
+        answer = embedded(*args, code=3, env=variables)
+        assert "s3cret" not in answer.err + answer.out
+        assert answer.err.splitlines()[-1].startswith("Error: ")
+
+
+@pytest.mark.servers
+def test_enqueue_stores_and_answers_quickly_while_redis_is_away(
+    servers_cli: Cli, own_redis: Callable[..., RedisServer]
+) -> None:
+    redis = own_redis()
+    servers_cli.env["TANDEMQ_REDIS_URL"] = redis.url()
+    servers_cli("migrate")
+    servers_cli("stats")
+
+    for hurt, heal in ((redis.sigstop, redis.sigcont), (redis.stop, redis.start)):
+        hurt()
+        begun = time.monotonic()
+        task_id = servers_cli.enqueue("t", "{}")
+        took_s = time.monotonic() - begun
+        stats = servers_cli("stats", "--json").json
+        heal()
+
+        assert took_s < 2 + 1.5, "two seconds, and the start of a process"
+        assert stats["redis"] is None
+        assert servers_cli.task(task_id)["state"] == "ready"
+    bulk = lines(*[{"type": "t"}] * 3000)
+    redis.stop()
+    begun = time.monotonic()
+    assert servers_cli("enqueue", "--file", "-", "--json", stdin=bulk).json["stored"] == 3000
+    assert time.monotonic() - begun < 10
+
+
+@pytest.mark.servers
+def test_passwords_with_special_characters_work_encoded_and_are_refused_raw(
+    servers_cli: Cli, mysql_server: MySQLServer, own_redis: Callable[..., RedisServer]
+) -> None:
+    password, user = "p@ss#1/%:?", f"u{os.getpid()}"
+    mysql_server.sql("CREATE USER %s@'%%' IDENTIFIED BY %s", (user, password))
+    try:
+        mysql_server.sql("GRANT ALL ON *.* TO %s@'%%'", (user,))
+        redis = own_redis()
+        with redis.client() as client:
+            client.config_set("requirepass", password)
+        for name, login in (("DATABASE_URL", f"{user}:"), ("REDIS_URL", ":")):
+            url = servers_cli.env[f"TANDEMQ_{name}"] if name == "DATABASE_URL" else redis.url()
+            scheme, rest = url.split("://", 1)
+            servers_cli.env[f"TANDEMQ_{name}"] = f"{scheme}://{login}{quote(password, safe='')}@{rest.split('@')[-1]}"
+        servers_cli("migrate")
+        good = int(servers_cli("-A", "jobs:app", "enqueue", "double", '{"n": 1}', "--json").json["id"])
+        servers_cli.burst()
+        assert servers_cli.task(good)["state"] == "succeeded"
+        assert servers_cli("stats", "--json").json["redis"] is not None
+    finally:
+        mysql_server.sql("DROP USER %s@'%%'", (user,))
+
+
+def test_settings_that_cannot_work_are_exit_code_2(embedded: Cli) -> None:
+    one = embedded("stats", code=2, env={"TANDEMQ_REDIS_URL": "redis://127.0.0.1"})
+    assert "TANDEMQ_DATABASE_URL" in one.err
+    raw = "mysql+pymysql://root:p@ss#1/%:?@127.0.0.1/x"
+    encode = embedded("stats", code=2, env={"TANDEMQ_REDIS_URL": "redis://h", "TANDEMQ_DATABASE_URL": raw})
+    assert "percent-encode" in encode.err
+    assert "p@ss" not in encode.err
+    assert "TANDEMQ_LEASE_S" in embedded("stats", code=2, env={"TANDEMQ_LEASE_S": "soon"}).err
+
+
+def test_foreign_text_cannot_reach_the_terminal_raw(cli: Cli) -> None:
+    evil = "\x1b]0;pwned\x07\x1b[2J\r\u202e\x9b31m\nforged line"
+    bad = int(cli("-A", "jobs:app", "enqueue", "fail", json.dumps({"text": evil}), "--json").json["id"])
+    cli.burst()
+
+    for args in (["show", bad], ["list"], ["dead", "list"], ["dead", "show", bad], ["why", bad]):
+        for out in (cli(*args).out, cli(*args, "--json").out):
+            assert all(c.isprintable() or c == "\n" for c in out), args
+            assert "\nforged line" not in out, args
+    assert cli.task(bad)["error"] == evil
+
+
+def test_flags_have_variables(cli: Cli) -> None:
+    ids = [cli.enqueue("t", "{}") for _ in range(2)]
+
+    answer = cli("list", env={"TANDEMQ_LIST_LIMIT": "1", "TANDEMQ_LIST_JSON": "1"})
+
+    assert [item["id"] for item in answer.json["items"]] == ids[1:]
+
+
+def test_an_interrupted_import_says_how_much_is_stored(cli: Cli) -> None:
+    process = cli.start("enqueue", "--file", "-", stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    process.stdin.write(lines(*[{"type": "t"}] * 1000).encode())
+    process.stdin.flush()
+    eventually(lambda: len(cli.ids("--limit", "1000")) == 1000, 30)
+
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+
+    assert process.returncode == 130
+    assert b"1000 tasks stored" in err
+    assert b"--skip 1000" in err
+    assert b"Traceback" not in err
+
+
+def test_a_reader_that_goes_away_is_no_error(embedded: Cli) -> None:
+    source = lines(*[{"type": "t", "payload": {"text": "x" * 500}} for _ in range(500)])
+    embedded("enqueue", "--file", "-", stdin=source)
+
+    process = embedded.start("list", "--json", "--limit", "500")
+    assert process.stdout is not None
+    process.stdout.read(10)
+    process.stdout.close()
+    assert process.stderr is not None
+    err = process.stderr.read()
+
+    assert process.wait(20) == 141
+    assert b"Traceback" not in err
+    assert b"Broken" not in err
+
+
+def test_help_and_version(embedded: Cli) -> None:
+    out = embedded("--help").out
+    verbs = [line.split()[0] for line in out.split("Commands:")[1].splitlines() if line.strip()]
+    first, second = ["cancel", "dead", "demo", "enqueue", "list", "migrate", "mover"], ["reconcile", "show", "stats"]
+    assert verbs == [*first, *second, "why", "worker", "workers"]
+    assert "tandemq" in embedded("--version").out
+    assert "TANDEMQ_WORKER_SLOTS" in embedded("worker", "--help").out
+    embedded("nonsense", code=2)

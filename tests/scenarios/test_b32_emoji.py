@@ -1,0 +1,142 @@
+"""B32: emoji and CJK everywhere, on servers whose defaults are latin1 or utf8mb3.
+
+Required: payload, result, error, idempotency key and the names of workers come back equal, through Python (on its own
+connection and on a caller's, whatever that one's charset) and through the command line; queue names and task types,
+which are plain ASCII by contract, are refused at once when they are not. The schema states utf8mb4 for every table, and
+every connection of tandemq states it too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from tests.probe import Probe
+from tests.scenarios.command_line import tandemq
+from tests.scenarios.truth import PACE, assert_settled, sql
+from tests.servers import MySQLServer
+from tests.workers import Bench, bench
+
+from tandemq import IdempotencyConflict, InvalidTask
+from tandemq.core.settings import Settings
+
+pytestmark = [pytest.mark.scenario, pytest.mark.timeout(300)]
+
+APP = "tests.apps.scenarios_b:app"
+DEFAULTS = {
+    "latin1": ("--character-set-server=latin1", "--collation-server=latin1_swedish_ci"),
+    "utf8mb3": ("--character-set-server=utf8mb3", "--collation-server=utf8mb3_general_ci"),
+}
+TEXT = "🦀 crab, 👩‍👩‍👧‍👦 family, 漢字かな交じり文, 한국어, Zürich, עברית, 𝔘𝔫𝔦, \u0000, \U0010ffff"
+KEY = "bestellung-🧾-漢字"
+NAME = "wörker-🛠-工"
+#: Columns that hold names which are ASCII by contract; nothing else may have another charset than utf8mb4.
+ASCII_COLUMNS = {"queue", "task_type", "outcome", "ids"}
+
+
+@pytest.fixture
+def work(
+    own_mysql: Callable[..., MySQLServer],
+    settings_for: Callable[..., Settings],
+    redis_url: str,
+    tmp_path: Path,
+    probe: Probe,
+    request: pytest.FixtureRequest,
+) -> Iterator[Bench]:
+    server = own_mysql(*DEFAULTS[request.param])
+    settings = settings_for(server.url(server.create_database()), redis_url, **PACE)
+    with bench(settings, tmp_path, probe.environ) as made:
+        yield made
+
+
+@pytest.mark.parametrize("work", list(DEFAULTS), indirect=True)
+def test_everything_comes_back_equal(work: Bench, probe: Probe) -> None:
+    payload = {"text": TEXT, "🔑 " + TEXT: [TEXT, {"漢": "字"}]}
+    echoes = [work.app.enqueue("b.echo", payload), work.app.enqueue("b.echo", payload, idempotency_key=KEY)]
+    for charset in ("utf8mb4", "utf8mb3", "latin1", "ascii"):
+        engine = sa.create_engine(work.settings.database_url, connect_args={"charset": charset})
+        with engine.begin() as connection:
+            key = f"{KEY} {charset}"
+            echoes.append(work.app.enqueue("b.echo", payload, idempotency_key=key, connection=connection))
+        engine.dispose()
+    line = json.dumps({"type": "b.echo", "payload": payload, "idempotency_key": KEY + "!"}, ensure_ascii=False)
+    tandemq(work.settings, "enqueue", "--file", "-", stdin=line)
+    shown = json.dumps(payload, ensure_ascii=False)
+    by_flag = tandemq(work.settings, "enqueue", "b.echo", shown, "--key", KEY + "?", "--json").json["id"]
+    shout = work.app.enqueue("b.shout", {"text": TEXT}, max_retries=0)
+    worker = work.worker("-c", "2", "--name", NAME, app=APP).ready()
+    ids = [task_id for (task_id,) in sql(work, "SELECT id FROM {t}tasks WHERE task_type = 'b.echo'")]
+    assert len(ids) == len(echoes) + 2
+
+    assert work.ended([*ids, shout.id], 20) == {"succeeded": len(ids), "dead": 1}
+
+    for task_id in ids:
+        task = work.app.get(task_id)
+        assert task is not None
+        assert json.loads(task.payload) == json.loads(task.result or "") == payload
+        assert (task.worker_id or "").startswith(NAME)
+    assert echoes[0].result() == payload
+    dead = work.app.get(shout.id)
+    assert dead is not None
+    assert dead.last_error == TEXT.replace("\x00", "?")
+    assert dead.attempts_log[0].error == dead.last_error
+
+    keys = {work.app.get(i).idempotency_key for i in ids}
+    assert keys == {None, KEY, KEY + "!", KEY + "?", *(f"{KEY} {c}" for c in ("utf8mb4", "utf8mb3", "latin1", "ascii"))}
+    again = work.app.enqueue("b.echo", payload, idempotency_key=KEY)
+    assert (again.id, again.created) == (echoes[1].id, False)
+    with pytest.raises(IdempotencyConflict, match=KEY):
+        work.app.enqueue("b.echo", {}, idempotency_key=KEY)
+
+    seen = tandemq(work.settings, "show", by_flag, "--json").json
+    assert (seen["payload"], seen["result"], seen["idempotency_key"]) == (payload, payload, KEY + "?")
+    assert seen["worker_id"].startswith(NAME)
+    assert tandemq(work.settings, "dead", "show", shout.id, "--json").json["error"] == dead.last_error
+    assert "🦀 crab" in tandemq(work.settings, "show", by_flag).out
+    assert [w["name"] for w in tandemq(work.settings, "workers", "--json").json["items"]] == [NAME]
+    assert NAME in tandemq(work.settings, "workers").out
+    listed = tandemq(work.settings, "list", "--worker", seen["worker_id"], "--json").json["items"]
+    assert {item["id"] for item in listed} == {*ids, shout.id}
+    assert_settled(work, probe, [*ids, shout.id])
+    assert NAME in worker.text()
+
+
+@pytest.mark.parametrize("work", ["latin1"], indirect=True)
+def test_names_that_are_ascii_by_contract_are_refused_at_once(work: Bench) -> None:
+    for bad in ("очередь", "queue🦀", "漢字"):
+        with pytest.raises(InvalidTask, match=bad):
+            work.app.enqueue("b.echo", {}, queue=bad)
+        with pytest.raises(InvalidTask, match=bad):
+            work.app.enqueue(bad, {})
+        assert bad in tandemq(work.settings, "enqueue", "b.echo", "--queue", bad, code=2).err
+        assert bad in tandemq(work.settings, "enqueue", bad, code=2).err
+    assert sql(work, "SELECT COUNT(*) FROM {t}tasks") == [(0,)]
+
+
+@pytest.mark.parametrize("work", list(DEFAULTS), indirect=True)
+def test_no_table_column_or_connection_is_left_to_the_servers_defaults(work: Bench) -> None:
+    tables = sql(
+        work,
+        "SELECT table_name, table_collation FROM information_schema.tables"
+        " WHERE table_schema = DATABASE() AND table_type = 'BASE TABLE'",
+    )
+    assert len(tables) > 5
+    assert {collation.split("_")[0] for _, collation in tables} == {"utf8mb4"}, tables
+    columns = sql(
+        work,
+        "SELECT c.table_name, c.column_name, c.character_set_name FROM information_schema.columns c"
+        " JOIN information_schema.tables t USING (table_schema, table_name)"
+        " WHERE c.table_schema = DATABASE() AND t.table_type = 'BASE TABLE' AND c.character_set_name IS NOT NULL",
+    )
+    others = {(table, column) for table, column, charset in columns if charset != "utf8mb4"}
+    assert {column for _, column in others} <= ASCII_COLUMNS, others
+    assert {charset for *_, charset in columns} <= {"utf8mb4", "ascii"}
+
+    def states(connection: object) -> list[str]:
+        ask = "SELECT @@character_set_client, @@character_set_connection, @@character_set_results"
+        return list(connection.rows(ask)[0])  # type: ignore[attr-defined]
+
+    assert work.app.store.db.read(states) == ["utf8mb4"] * 3  # type: ignore[attr-defined]
