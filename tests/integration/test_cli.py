@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -18,10 +19,21 @@ import pytest
 from tests.servers import MySQLServer, RedisServer
 from tests.waiting import eventually
 
+from tandemq import TandemQ
+from tandemq.cli import exits
+from tandemq.cli.entry import tandemq_command
+from tandemq.core.settings import Settings
+from tandemq.core.task import NewRow
+from tandemq.store.protocol import Filter
+
 SRC = Path(__file__).parents[2] / "src"
+#: What starting a process may take on a busy machine.
+START_S = 3.0
 JOBS = """
 import time
 from tandemq import TandemQ
+from tandemq.cli import exits
+from tandemq.cli.entry import tandemq_command
 
 app = TandemQ()
 
@@ -57,7 +69,8 @@ class Cli:
 
     def __init__(self, folder: Path, variables: dict[str, str]) -> None:
         self.folder = folder
-        clean = {k: v for k, v in os.environ.items() if not k.startswith("TANDEMQ_")}
+        # Unbuffered, Python drops what a closing reader did not take without an error.
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("TANDEMQ_", "PYTHONUNBUFFERED"))}
         self.env = {**clean, "PYTHONPATH": str(SRC), **variables}
         (folder / "jobs.py").write_text(JOBS)
 
@@ -79,34 +92,56 @@ class Cli:
     def enqueue(self, *args: object, **options: Any) -> int:
         return int(self("enqueue", *args, "--json", **options).json["id"])
 
-    def task(self, task_id: int) -> dict[str, Any]:
-        return dict(self("show", task_id, "--json").json)
+    # What follows looks at the same data in this process: starting one for every glance would take minutes.
 
-    def ids(self, *args: object) -> list[int]:
-        return [item["id"] for item in self("list", *args, "--json").json["items"]]
+    @cached_property
+    def app(self) -> TandemQ:
+        given = Settings.load({k: v for k, v in self.env.items() if k.startswith("TANDEMQ_")})
+        return TandemQ(
+            given.database_url, given.redis_url, given.namespace, given.table_prefix, data_dir=given.data_dir
+        )
+
+    def put(self, task_type: str, payload: dict[str, Any] | None = None, **options: Any) -> int:
+        return self.app.enqueue(task_type, payload or {}, **options).id
+
+    def task(self, task_id: int) -> dict[str, Any]:
+        return self.app.admin.show(task_id).to_json()
+
+    def tasks(self) -> list[dict[str, Any]]:
+        return [task.to_json() for task in self.app.admin.find(Filter(), limit=1000).items]
+
+    def ids(self) -> list[int]:
+        return [task["id"] for task in self.tasks()]
+
+    def close(self) -> None:
+        if "app" in self.__dict__:
+            self.app.close()
 
     def burst(self) -> Answer:
         return self("-A", "jobs:app", "worker", "--burst")
 
 
 @pytest.fixture
-def embedded(tmp_path: Path) -> Cli:
-    return Cli(tmp_path, {"TANDEMQ_DATA_DIR": str(tmp_path / "data")})
-
-
-@pytest.fixture(params=["embedded", pytest.param("servers", marks=pytest.mark.servers)])
-def cli(request: pytest.FixtureRequest, tmp_path: Path) -> Cli:
-    if request.param == "embedded":
-        return Cli(tmp_path, {"TANDEMQ_DATA_DIR": str(tmp_path / "data")})
-    cli: Cli = request.getfixturevalue("servers_cli")
-    cli("migrate")
-    return cli
+def embedded(tmp_path: Path) -> Iterator[Cli]:
+    cli = Cli(tmp_path, {"TANDEMQ_DATA_DIR": str(tmp_path / "data")})
+    yield cli
+    cli.close()
 
 
 @pytest.fixture
-def servers_cli(tmp_path: Path, mysql_url: str, redis_url: str, namespace: str) -> Cli:
+def servers_cli(tmp_path: Path, mysql_url: str, redis_url: str, namespace: str) -> Iterator[Cli]:
     variables = {"DATABASE_URL": mysql_url, "REDIS_URL": redis_url, "NAMESPACE": namespace, "TABLE_PREFIX": "x_"}
-    return Cli(tmp_path, {f"TANDEMQ_{name}": value for name, value in variables.items()})
+    cli = Cli(tmp_path, {f"TANDEMQ_{name}": value for name, value in variables.items()})
+    yield cli
+    cli.close()
+
+
+@pytest.fixture(params=["embedded", pytest.param("servers_cli", marks=pytest.mark.servers)])
+def cli(request: pytest.FixtureRequest) -> Cli:
+    cli: Cli = request.getfixturevalue(request.param)
+    if request.param == "servers_cli":
+        cli("migrate")
+    return cli
 
 
 def lines(*bodies: object) -> str:
@@ -143,8 +178,9 @@ def test_every_flag_of_enqueue_reaches_the_row(cli: Cli) -> None:
         "--timeout", "2.5",
     )  # fmt: skip
 
-    task = cli.task(task_id)
+    task = cli("show", task_id, "--json").json
 
+    assert task == cli.task(task_id), "the one JSON shape of a task"
     assert set(task) == TASK_KEYS
     expected = {
         "id": task_id, "id_str": str(task_id), "type": "order.process", "queue": "q1", "priority": 20,
@@ -155,9 +191,9 @@ def test_every_flag_of_enqueue_reaches_the_row(cli: Cli) -> None:
     assert {name: task[name] for name in expected} == expected
 
 
-def test_defaults_come_from_the_registered_task_and_else_from_tandemq(cli: Cli) -> None:
-    registered = cli.task(int(cli("-A", "jobs:app", "enqueue", "double", '{"n": 1}', "--json").json["id"]))
-    unknown = cli.task(cli.enqueue("double", '{"n": 1}', "--priority", "-15", "--delay", "0"))
+def test_defaults_come_from_the_registered_task_and_else_from_tandemq(embedded: Cli) -> None:
+    registered = embedded.task(int(embedded("-A", "jobs:app", "enqueue", "double", '{"n": 1}', "--json").json["id"]))
+    unknown = embedded.task(embedded.enqueue("double", '{"n": 1}', "--priority", "-15", "--delay", "0"))
 
     assert (registered["queue"], registered["priority_label"]) == ("math", "high")
     assert (unknown["queue"], unknown["priority"], unknown["max_retries"]) == ("default", -15, 3)
@@ -190,18 +226,24 @@ def test_a_key_makes_one_task_and_a_conflict_names_it(cli: Cli) -> None:
         (["t", json.dumps({"a": "x" * 1_000})], "the limit is 500"),
     ],
 )
-def test_bad_input_is_refused_with_exit_code_2_and_nothing_is_stored(embedded: Cli, args: list[str], said: str) -> None:
-    answer = embedded("enqueue", *args, code=2, env={"TANDEMQ_MAX_PAYLOAD_BYTES": "500"})
+def test_bad_input_is_refused_with_exit_code_2_and_nothing_is_stored(
+    embedded: Cli, args: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TANDEMQ_DATA_DIR", embedded.env["TANDEMQ_DATA_DIR"])
+    monkeypatch.setenv("TANDEMQ_MAX_PAYLOAD_BYTES", "500")
 
-    assert said in answer.err
-    assert answer.out == ""
+    assert exits.run(tandemq_command, ["enqueue", *args]) == 2
+
+    out, err = capsys.readouterr()
+    assert said in err
+    assert out == ""
     assert embedded.ids() == []
 
 
 # enqueue --file
 
 
-def test_a_file_is_stored_in_order_and_runs(cli: Cli) -> None:
+def test_a_file_is_stored_in_order(cli: Cli) -> None:
     bodies = [{"type": "double", "payload": {"n": n}, "queue": "math"} for n in range(2_300)]
     path = cli.folder / "tasks.ndjson"
     path.write_text(lines(*bodies))
@@ -210,32 +252,33 @@ def test_a_file_is_stored_in_order_and_runs(cli: Cli) -> None:
 
     assert answer.json == {"stored": 2300, "existing": 0, "bad": 0, "lines": 2300}
     assert "enqueueing" not in answer.err, "a progress bar belongs on a terminal"
-    newest = cli("list", "--limit", "3", "--json").json
-    assert [item["payload"]["n"] for item in newest["items"]] == [2299, 2298, 2297]
-    assert cli("stats", "--json").json["queues"]["math"]["ready"] == 2300
+    assert [task["payload"]["n"] for task in cli.tasks()] == list(range(2299, 1299, -1))
+    stats = cli("stats", "--json").json
+    assert stats["queues"]["math"]["ready"] == stats["redis"]["math"]["ready"] == 2300
+    assert cli("stats").out.splitlines()[1].split() == ["math", "2300", "0", "0", "0"]
 
 
-def test_a_file_stops_at_the_first_bad_line_and_skip_goes_on(cli: Cli) -> None:
+def test_a_file_stops_at_the_first_bad_line_and_skip_goes_on(embedded: Cli) -> None:
     bodies: list[object] = [{"type": "t", "payload": {"n": n}} for n in range(1, 6)]
     broken = [*bodies[:3], {"type": "t", "payload": {"n": 4}, "priority": "hgih"}, bodies[4]]
 
-    stopped = cli("enqueue", "--file", "-", stdin=lines(*broken), code=2)
+    stopped = embedded("enqueue", "--file", "-", stdin=lines(*broken), code=2)
 
     assert "line 4: priority 'hgih' is unknown" in stopped.err
     assert "3 tasks stored" in stopped.err
     assert "--skip 3" in stopped.err
-    assert len(cli.ids()) == 3
+    assert len(embedded.ids()) == 3
 
-    cli("enqueue", "--file", "-", "--skip", "3", stdin=lines(*bodies))
+    embedded("enqueue", "--file", "-", "--skip", "3", stdin=lines(*bodies))
 
-    assert [item["payload"]["n"] for item in cli("list", "--json").json["items"]] == [5, 4, 3, 2, 1]
+    assert [task["payload"]["n"] for task in embedded.tasks()] == [5, 4, 3, 2, 1]
 
 
-def test_keep_going_reports_bad_lines_and_stores_the_rest(cli: Cli) -> None:
+def test_keep_going_reports_bad_lines_and_stores_the_rest(embedded: Cli) -> None:
     good = {"type": "t", "payload": {}}
     source = lines(good, "junk", good, {"type": "t", "payloda": {}}, {"type": "t", "max_retries": -1}, good)
 
-    answer = cli("enqueue", "--file", "-", "--keep-going", "--json", stdin=source, code=1)
+    answer = embedded("enqueue", "--file", "-", "--keep-going", "--json", stdin=source, code=1)
 
     assert answer.json == {"stored": 3, "existing": 0, "bad": 3, "lines": 6}
     assert [line.split(":")[0] for line in answer.err.splitlines() if line.startswith("line")] == [
@@ -243,31 +286,24 @@ def test_keep_going_reports_bad_lines_and_stores_the_rest(cli: Cli) -> None:
         "line 4",
         "line 5",
     ]
-    assert len(cli.ids()) == 3
+    assert len(embedded.ids()) == 3
 
 
-def test_keys_in_a_file_may_be_sent_twice(cli: Cli) -> None:
+def test_keys_in_a_file_may_be_sent_twice(embedded: Cli) -> None:
     source = lines(*[{"type": "t", "payload": {"n": n}, "idempotency_key": f"k{n}"} for n in range(30)])
 
-    first = cli("enqueue", "--file", "-", "--json", stdin=source).json
-    second = cli("enqueue", "--file", "-", "--json", stdin=source).json
+    first = embedded("enqueue", "--file", "-", "--json", stdin=source).json
+    second = embedded("enqueue", "--file", "-", "--json", stdin=source).json
 
     assert (first["stored"], second["stored"], second["existing"]) == (30, 0, 30)
-
-
-def test_a_file_that_is_not_there_and_flags_that_do_not_go_together_are_usage_errors(embedded: Cli) -> None:
-    assert "nowhere" in embedded("enqueue", "--file", "nowhere", code=2).err
-    assert "--file" in embedded("enqueue", "t", "--file", "-", code=2).err
-    assert "--file" in embedded("enqueue", "t", "--skip", "1", code=2).err
-    assert "TYPE" in embedded("enqueue", code=2).err
 
 
 # looking
 
 
 def test_lists_are_filtered_and_paged(cli: Cli) -> None:
-    ids = [cli.enqueue("t", json.dumps({"n": n}), "--queue", f"q{n % 2}") for n in range(4)]
-    cli("cancel", ids[0])
+    ids = [cli.put("t", {"n": n}, queue=f"q{n % 2}") for n in range(4)]
+    cli.app.cancel(ids[0])
 
     first = cli("list", "--limit", "3", "--json").json
     second = cli("list", "--limit", "3", "--after", first["next"], "--json").json
@@ -275,47 +311,45 @@ def test_lists_are_filtered_and_paged(cli: Cli) -> None:
     assert ([i["id"] for i in first["items"]], [i["id"] for i in second["items"]]) == (ids[:0:-1], ids[:1])
     assert second["next"] is None
     assert all(set(item) == TASK_KEYS for item in first["items"])
-    assert cli.ids("--queue", "q1", "--status", "ready") == [ids[3], ids[1]]
-    assert cli.ids("--status", "cancelled", "--type", "t") == [ids[0]]
-    assert cli.ids("--type", "other") == []
-    assert cli.ids("--worker", "nobody") == []
-    assert cli("list", "--limit", "2").out.splitlines()[0].split()[:3] == ["ID", "STATE", "TYPE"]
-    assert "no tasks" in cli("list", "--type", "other").out
+    ready = cli("list", "--queue", "q1", "--status", "ready").out.splitlines()
+    assert [line.split()[:4] for line in ready] == [
+        ["ID", "STATE", "TYPE", "QUEUE"],
+        [str(ids[3]), "ready", "t", "q1"],
+        [str(ids[1]), "ready", "t", "q1"],
+    ]
+    assert "no tasks" in cli("list", "--type", "t", "--worker", "nobody").out
 
 
-def test_cancel_answers_what_became_of_it(cli: Cli) -> None:
-    task_id = cli.enqueue("t", "{}")
+def test_cancel_answers_what_became_of_it(embedded: Cli) -> None:
+    task_id = embedded.put("t")
 
-    assert cli("cancel", task_id, "--json").json["cancel"] == "cancelled"
-    assert "cancelled" in cli("cancel", task_id, code=1).err
-    assert "no task has the id 999" in cli("cancel", 999, code=1).err.lower()
-    assert cli.task(task_id)["status"] == "cancelled"
+    assert embedded("cancel", task_id, "--json").json["cancel"] == "cancelled"
+    assert "cancelled" in embedded("cancel", task_id).out, "asked for twice it still holds"
+    assert embedded.task(task_id)["status"] == "cancelled"
 
 
-def test_unknown_ids_are_failures_and_bad_ids_are_usage_errors(embedded: Cli) -> None:
-    for verb in (["show"], ["dead", "show"]):
+def test_unknown_ids_are_failures(embedded: Cli) -> None:
+    for verb in (["show"], ["dead", "show"], ["cancel"]):
         assert "999" in embedded(*verb, "999", code=1).err
-    for bad in ("0", "x", "-1", "1.5", str(2**64)):
-        embedded("show", "--", bad, code=2)
     assert "does not exist" in embedded("why", "999").out
 
 
-def test_why_is_one_sentence(cli: Cli) -> None:
-    task_id = cli.enqueue("t", "{}", "--delay", "3600")
+def test_why_is_one_sentence(embedded: Cli) -> None:
+    task_id = embedded.put("t", delay=3600)
 
-    answer = cli("why", task_id)
+    answer = embedded("why", task_id)
 
     assert "not due before" in answer.out
     assert len(answer.out.splitlines()) == 1
-    assert cli("why", task_id, "--json").json == {"id": task_id, "id_str": str(task_id), "why": answer.out.strip()}
+    assert embedded("why", task_id, "--json").json == {"id": task_id, "id_str": str(task_id), "why": answer.out.strip()}
 
 
 # working and dead letters
 
 
 def test_a_worker_runs_tasks_and_dead_letters_are_listed_replayed_and_purged(cli: Cli) -> None:
-    good = int(cli("-A", "jobs:app", "enqueue", "double", '{"n": 21}', "--json").json["id"])
-    bad = int(cli("-A", "jobs:app", "enqueue", "fail", '{"text": "no luck"}', "--json").json["id"])
+    good = cli.put("double", {"n": 21}, queue="math")
+    bad = cli.put("fail", {"text": "no luck"}, max_retries=0)
 
     cli.burst()
 
@@ -342,92 +376,66 @@ def test_a_worker_runs_tasks_and_dead_letters_are_listed_replayed_and_purged(cli
     assert (again["state"], again["replays"], len(again["attempts_log"])) == ("dead", 1, 2)
 
     assert cli("dead", "replay", "--all", "--json").json == {"moved": 1, "skipped": 0}
-    cli("cancel", bad)
+    cli.app.cancel(bad)
     assert cli("dead", "purge", "--queue", "default", "--json").json == {"purged": 0, "kept": 0}
     assert cli("dead", "purge", "--cancelled", "--json").json == {"purged": 1, "kept": 0}
-    assert "999" in cli("dead", "show", "999", code=1).err
     assert cli.ids() == [good]
     assert cli("stats", "--json").json["ended"]["succeeded"] == 1
-
-
-def test_replay_and_purge_want_to_be_told_which_ones(embedded: Cli) -> None:
-    for args in (["replay"], ["purge"], ["replay", "1", "--all"], ["purge", "1", "--queue", "q"], ["purge", "--all"]):
-        embedded("dead", *args, code=2)
 
 
 def test_a_running_worker_is_listed_and_stops_on_term(cli: Cli) -> None:
     worker = cli.start("-A", "jobs:app", "worker", "-q", "math,default", "-c", "3", "--name", "box")
     try:
-        listed = eventually(lambda: cli("workers", "--json").json["items"], 30)
+        eventually(cli.app.workers, 30)
+        listed = cli("workers", "--json").json["items"]
         assert [(w["name"], w["slots"], w["queues"], w["alive"]) for w in listed] == [("box", 3, "math,default", True)]
-        task_id = cli.enqueue("double", '{"n": 4}', "--queue", "math")
+        task_id = cli.put("double", {"n": 4}, queue="math")
         eventually(lambda: cli.task(task_id)["state"] == "succeeded", 20)
-        assert cli.ids("--worker", listed[0]["id"]) == [task_id]
+        mine = cli("list", "--worker", listed[0]["id"], "--json").json["items"]
+        assert [task["id"] for task in mine] == [task_id]
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(30) == 0
     finally:
         worker.kill()
         worker.communicate()
-    assert [w["alive"] for w in cli("workers", "--json").json["items"]] == [False]
+    assert not cli.app.workers()[0].alive
     assert "stopped" in cli("workers").out
 
 
-@pytest.mark.parametrize(
-    "args",
-    [
-        ["-c", "0"],
-        ["-c", "10001"],
-        ["-c", "two"],
-        ["-p", "0"],
-        ["-p", "513"],
-        ["-q", "bad queue"],
-        ["-q", ","],
-        ["--grace", "-1"],
-        ["--grace", "nan"],
-        ["--max-tasks", "0"],
-        ["--max-memory", "-5"],
-        ["--name", "a b"],
-        ["extra"],
-    ],
-)
-def test_a_worker_refuses_bad_values(embedded: Cli, args: list[str]) -> None:
-    assert args[-1] in embedded("-A", "jobs:app", "worker", "--burst", *args, code=2).err or args[-1] == ","
-
-
-def test_a_worker_without_an_application_is_a_usage_error(embedded: Cli) -> None:
-    assert "-A" in embedded("worker", code=2).err
+def test_an_application_that_cannot_be_loaded_is_bad_input(embedded: Cli) -> None:
     assert "jobs" in embedded("-A", "jobs", "worker", code=2).err
-    assert "nomodule" in embedded("-A", "nomodule:app", "worker", code=2).err
     assert "nope" in embedded("-A", "jobs:nope", "worker", code=2).err
     assert "str" in embedded("-A", "jobs:__name__", "worker", code=2).err
     (embedded.folder / "broken.py").write_text("import jobs\n\n1 / 0\n")
     assert "ZeroDivisionError" in embedded("-A", "broken:app", "worker", code=2).err
-    assert embedded("worker", "--burst", env={"TANDEMQ_APP": "jobs:app"}).code == 0
+    embedded("worker", "--burst", env={"TANDEMQ_APP": "jobs:app"})
 
 
 def test_mover_and_reconciler_run_on_their_own_until_a_signal(cli: Cli) -> None:
-    task_id = cli.enqueue("double", '{"n": 1}', "--delay", "1")
-    for verb, number in (("mover", signal.SIGTERM), ("reconcile", signal.SIGINT)):
+    moved = cli.put("double", {"n": 1}, delay=1)
+    stranded = int(cli.app.store.insert([NewRow("double", '{"n": 2}', "other", 0, 3)])[0].id)
+
+    def in_redis() -> dict[str, dict[str, int]]:
+        return dict(cli.app.stats()["redis"])
+
+    for verb, number, queue in (("mover", signal.SIGTERM, "default"), ("reconcile", signal.SIGINT, "other")):
         process = cli.start(verb)
         try:
-            if verb == "mover":
-                eventually(lambda: cli("stats", "--json").json["redis"]["default"] == {"ready": 1, "delayed": 0}, 20)
-            else:
-                time.sleep(1)
+            eventually(lambda queue=queue: in_redis().get(queue) == {"ready": 1, "delayed": 0}, 30, in_redis)
             process.send_signal(number)
             _, err = process.communicate(timeout=20)
         finally:
             process.kill()
         assert process.returncode == 0, err
-    assert cli.task(task_id)["state"] == "ready"
+    assert [cli.task(task_id)["state"] for task_id in (moved, stranded)] == ["ready", "ready"]
 
 
-def test_reconcile_once_reports_what_it_did(cli: Cli) -> None:
-    report = cli("reconcile", "--once", "--json").json
+def test_reconcile_once_reports_what_it_did(embedded: Cli) -> None:
+    report = embedded("reconcile", "--once", "--json").json
 
     assert report["alarms"] == []
     assert report["repushed"] == 0
-    assert "repushed" in cli("reconcile", "--once").out
+    assert "repushed" in embedded("reconcile", "--once").out
 
 
 # faults, secrets, terminals
@@ -458,17 +466,16 @@ def test_enqueue_stores_and_answers_quickly_while_redis_is_away(
         begun = time.monotonic()
         task_id = servers_cli.enqueue("t", "{}")
         took_s = time.monotonic() - begun
-        stats = servers_cli("stats", "--json").json
+        assert servers_cli("stats", "--json").json["redis"] is None
         heal()
 
-        assert took_s < 2 + 1.5, "two seconds, and the start of a process"
-        assert stats["redis"] is None
+        assert took_s < 2 + START_S
         assert servers_cli.task(task_id)["state"] == "ready"
     bulk = lines(*[{"type": "t"}] * 3000)
     redis.stop()
     begun = time.monotonic()
     assert servers_cli("enqueue", "--file", "-", "--json", stdin=bulk).json["stored"] == 3000
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 2 + 2 * START_S
 
 
 @pytest.mark.servers
@@ -487,11 +494,12 @@ def test_passwords_with_special_characters_work_encoded_and_are_refused_raw(
             scheme, rest = url.split("://", 1)
             servers_cli.env[f"TANDEMQ_{name}"] = f"{scheme}://{login}{quote(password, safe='')}@{rest.split('@')[-1]}"
         servers_cli("migrate")
-        good = int(servers_cli("-A", "jobs:app", "enqueue", "double", '{"n": 1}', "--json").json["id"])
+        good = servers_cli.enqueue("double", '{"n": 1}')
         servers_cli.burst()
         assert servers_cli.task(good)["state"] == "succeeded"
         assert servers_cli("stats", "--json").json["redis"] is not None
     finally:
+        servers_cli.close()
         mysql_server.sql("DROP USER %s@'%%'", (user,))
 
 
@@ -505,32 +513,32 @@ def test_settings_that_cannot_work_are_exit_code_2(embedded: Cli) -> None:
     assert "TANDEMQ_LEASE_S" in embedded("stats", code=2, env={"TANDEMQ_LEASE_S": "soon"}).err
 
 
-def test_foreign_text_cannot_reach_the_terminal_raw(cli: Cli) -> None:
+def test_foreign_text_cannot_reach_the_terminal_raw(embedded: Cli) -> None:
     evil = "\x1b]0;pwned\x07\x1b[2J\r\u202e\x9b31m\nforged line"
-    bad = int(cli("-A", "jobs:app", "enqueue", "fail", json.dumps({"text": evil}), "--json").json["id"])
-    cli.burst()
+    bad = embedded.put("fail", {"text": evil}, max_retries=0)
+    embedded.burst()
 
-    for args in (["show", bad], ["list"], ["dead", "list"], ["dead", "show", bad], ["why", bad]):
-        for out in (cli(*args).out, cli(*args, "--json").out):
-            assert all(c.isprintable() or c == "\n" for c in out), args
-            assert "\nforged line" not in out, args
-    assert cli.task(bad)["error"] == evil
+    for args in (["show", bad], ["show", bad, "--json"], ["dead", "list"], ["why", bad]):
+        out = embedded(*args).out
+        assert all(c.isprintable() or c == "\n" for c in out), args
+        assert "\nforged line" not in out, args
+    assert embedded.task(bad)["error"] == evil
 
 
-def test_flags_have_variables(cli: Cli) -> None:
-    ids = [cli.enqueue("t", "{}") for _ in range(2)]
+def test_flags_have_variables(embedded: Cli) -> None:
+    ids = [embedded.put("t") for _ in range(2)]
 
-    answer = cli("list", env={"TANDEMQ_LIST_LIMIT": "1", "TANDEMQ_LIST_JSON": "1"})
+    answer = embedded("list", env={"TANDEMQ_LIST_LIMIT": "1", "TANDEMQ_LIST_JSON": "1"})
 
     assert [item["id"] for item in answer.json["items"]] == ids[1:]
 
 
-def test_an_interrupted_import_says_how_much_is_stored(cli: Cli) -> None:
-    process = cli.start("enqueue", "--file", "-", stdin=subprocess.PIPE)
+def test_an_interrupted_import_says_how_much_is_stored(embedded: Cli) -> None:
+    process = embedded.start("enqueue", "--file", "-", stdin=subprocess.PIPE)
     assert process.stdin is not None
     process.stdin.write(lines(*[{"type": "t"}] * 1000).encode())
     process.stdin.flush()
-    eventually(lambda: len(cli.ids("--limit", "1000")) == 1000, 30)
+    eventually(lambda: embedded.app.stats()["queues"], 30)
 
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=20)
@@ -542,10 +550,10 @@ def test_an_interrupted_import_says_how_much_is_stored(cli: Cli) -> None:
 
 
 def test_a_reader_that_goes_away_is_no_error(embedded: Cli) -> None:
-    source = lines(*[{"type": "t", "payload": {"text": "x" * 500}} for _ in range(500)])
-    embedded("enqueue", "--file", "-", stdin=source)
+    for _ in range(4):
+        embedded.put("t", {"text": "x" * 1_000_000})
 
-    process = embedded.start("list", "--json", "--limit", "500")
+    process = embedded.start("list", "--json")
     assert process.stdout is not None
     process.stdout.read(10)
     process.stdout.close()

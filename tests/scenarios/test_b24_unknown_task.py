@@ -9,6 +9,7 @@ cannot be imported is the same case: that worker says so in one line and ends, a
 from __future__ import annotations
 
 import math
+import signal
 from collections import Counter
 
 import pytest
@@ -34,13 +35,14 @@ def claims_in(log: str) -> int:
 
 def test_old_and_new_workers_on_one_queue(work: Bench, probe: Probe) -> None:
     old = work.worker("-c", "1", app=OLD).ready()
-    new = work.worker("-c", "16", app=NEW).ready()
+    new = work.worker("-p", "3", "-c", "4", app=NEW).ready()
+    eventually(lambda: len(new.children()) == 3, 10)
     ids = work.ids("brand_new", COUNT)
+    assert work.ended(ids, 60) == {"succeeded": COUNT}
     known = work.ids("known", COUNT)
-    assert work.ended([*ids, *known], 60) == {"succeeded": 2 * COUNT}
+    assert work.ended(known) == {"succeeded": COUNT}
     probe.assert_once([*ids, *known])
-    (child,) = new.children()
-    assert {m.pid for m in probe.marks() if m.task_id in set(ids)} == {child.pid}
+    assert {m.pid for m in probe.marks() if m.task_id in set(ids)} <= {child.pid for child in new.children()}
     assert {a for (a,) in sql(work, "SELECT attempts FROM {t}tasks")} == {1}
     for worker in (old, new):
         assert len(worker.text().splitlines()) < 20, worker.text()
@@ -70,6 +72,8 @@ def test_old_workers_alone_then_the_deploy(work: Bench, probe: Probe, mysql_serv
     assert 4 * COUNT / SLOTS <= claims <= 1.5 * looks * COUNT / SLOTS, claims
     assert len(old.text().splitlines()) < COUNT + 20, old.text()
 
+    old.signal(signal.SIGTERM)
+    assert old.wait(10) == 0
     new = work.worker("-c", "4", app=NEW).ready()
     assert work.app.dead.replay(ids).moved == COUNT
     assert work.ended(ids, UNKNOWN_TASK_S + T_REC) == {"succeeded": COUNT}

@@ -16,6 +16,7 @@ import pytest
 import sqlalchemy as sa
 from tests.probe import Probe
 from tests.scenarios.command_line import tandemq
+from tests.scenarios.sizes import size
 from tests.scenarios.truth import PACE, assert_settled, sql
 from tests.servers import MySQLServer
 from tests.workers import Bench, bench
@@ -31,6 +32,8 @@ DEFAULTS = {
     "utf8mb3": ("--character-set-server=utf8mb3", "--collation-server=utf8mb3_general_ci"),
 }
 TEXT = "🦀 crab, 👩‍👩‍👧‍👦 family, 漢字かな交じり文, 한국어, Zürich, עברית, 𝔘𝔫𝔦, \u0000, \U0010ffff"
+PAYLOAD = {"text": TEXT, "🔑 " + TEXT: [TEXT, {"漢": "字"}]}
+CHARSETS = ("utf8mb4", "utf8mb3", "latin1", "ascii")
 KEY = "bestellung-🧾-漢字"
 NAME = "wörker-🛠-工"
 #: Columns that hold names which are ASCII by contract; nothing else may have another charset than utf8mb4.
@@ -54,54 +57,63 @@ def work(
 
 @pytest.mark.parametrize("work", list(DEFAULTS), indirect=True)
 def test_everything_comes_back_equal(work: Bench, probe: Probe) -> None:
-    payload = {"text": TEXT, "🔑 " + TEXT: [TEXT, {"漢": "字"}]}
-    echoes = [work.app.enqueue("b.echo", payload), work.app.enqueue("b.echo", payload, idempotency_key=KEY)]
-    for charset in ("utf8mb4", "utf8mb3", "latin1", "ascii"):
+    echoes = [work.app.enqueue("b.echo", PAYLOAD), work.app.enqueue("b.echo", PAYLOAD, idempotency_key=KEY)]
+    for charset in CHARSETS:
         engine = sa.create_engine(work.settings.database_url, connect_args={"charset": charset})
         with engine.begin() as connection:
             key = f"{KEY} {charset}"
-            echoes.append(work.app.enqueue("b.echo", payload, idempotency_key=key, connection=connection))
+            echoes.append(work.app.enqueue("b.echo", PAYLOAD, idempotency_key=key, connection=connection))
         engine.dispose()
-    line = json.dumps({"type": "b.echo", "payload": payload, "idempotency_key": KEY + "!"}, ensure_ascii=False)
-    tandemq(work.settings, "enqueue", "--file", "-", stdin=line)
-    shown = json.dumps(payload, ensure_ascii=False)
-    by_flag = tandemq(work.settings, "enqueue", "b.echo", shown, "--key", KEY + "?", "--json").json["id"]
     shout = work.app.enqueue("b.shout", {"text": TEXT}, max_retries=0)
     worker = work.worker("-c", "2", "--name", NAME, app=APP).ready()
-    ids = [task_id for (task_id,) in sql(work, "SELECT id FROM {t}tasks WHERE task_type = 'b.echo'")]
-    assert len(ids) == len(echoes) + 2
+    ids = [handle.id for handle in echoes]
 
     assert work.ended([*ids, shout.id], 20) == {"succeeded": len(ids), "dead": 1}
 
     for task_id in ids:
         task = work.app.get(task_id)
         assert task is not None
-        assert json.loads(task.payload) == json.loads(task.result or "") == payload
+        assert json.loads(task.payload) == json.loads(task.result or "") == PAYLOAD
         assert (task.worker_id or "").startswith(NAME)
-    assert echoes[0].result() == payload
+    assert echoes[0].result() == PAYLOAD
     dead = work.app.get(shout.id)
     assert dead is not None
     assert dead.last_error == TEXT.replace("\x00", "?")
     assert dead.attempts_log[0].error == dead.last_error
-
-    keys = {work.app.get(i).idempotency_key for i in ids}
-    assert keys == {None, KEY, KEY + "!", KEY + "?", *(f"{KEY} {c}" for c in ("utf8mb4", "utf8mb3", "latin1", "ascii"))}
-    again = work.app.enqueue("b.echo", payload, idempotency_key=KEY)
+    keys = {work.app.get(i).idempotency_key for i in ids}  # type: ignore[union-attr]
+    assert keys == {None, KEY, *(f"{KEY} {charset}" for charset in CHARSETS)}
+    again = work.app.enqueue("b.echo", PAYLOAD, idempotency_key=KEY)
     assert (again.id, again.created) == (echoes[1].id, False)
     with pytest.raises(IdempotencyConflict, match=KEY):
         work.app.enqueue("b.echo", {}, idempotency_key=KEY)
-
-    seen = tandemq(work.settings, "show", by_flag, "--json").json
-    assert (seen["payload"], seen["result"], seen["idempotency_key"]) == (payload, payload, KEY + "?")
-    assert seen["worker_id"].startswith(NAME)
-    assert tandemq(work.settings, "dead", "show", shout.id, "--json").json["error"] == dead.last_error
-    assert "🦀 crab" in tandemq(work.settings, "show", by_flag).out
-    assert [w["name"] for w in tandemq(work.settings, "workers", "--json").json["items"]] == [NAME]
-    assert NAME in tandemq(work.settings, "workers").out
-    listed = tandemq(work.settings, "list", "--worker", seen["worker_id"], "--json").json["items"]
-    assert {item["id"] for item in listed} == {*ids, shout.id}
+    assert [w.name for w in work.app.workers()] == [NAME]
     assert_settled(work, probe, [*ids, shout.id])
     assert NAME in worker.text()
+
+
+@pytest.mark.parametrize("work", size(["utf8mb3"], list(DEFAULTS)), indirect=True)
+def test_the_command_line_takes_it_and_shows_it_equal(work: Bench, probe: Probe) -> None:
+    bodies = [{"type": "b.echo", "payload": PAYLOAD, "idempotency_key": KEY}]
+    bodies.append({"type": "b.shout", "payload": {"text": TEXT}, "max_retries": 0})
+    lines = "".join(json.dumps(body, ensure_ascii=False) + "\n" for body in bodies)
+    tandemq(work.settings, "enqueue", "--file", "-", stdin=lines)
+    shown = json.dumps(PAYLOAD, ensure_ascii=False)
+    by_flag = tandemq(work.settings, "enqueue", "b.echo", shown, "--key", KEY + "?", "--json").json["id"]
+    assert work.worker("--burst", "--name", NAME, app=APP).wait() == 0
+
+    items = {item["id"]: item for item in tandemq(work.settings, "list", "--json").json["items"]}
+
+    echoes = [item for item in items.values() if item["type"] == "b.echo"]
+    assert [item["payload"] == item["result"] == PAYLOAD for item in echoes] == [True, True]
+    assert {item["idempotency_key"] for item in echoes} == {KEY, KEY + "?"}
+    assert all(item["worker_id"].startswith(NAME) for item in items.values())
+    (dead,) = [item for item in items.values() if item["type"] == "b.shout"]
+    assert dead["error"] == TEXT.replace("\x00", "?")
+    page = tandemq(work.settings, "show", by_flag).out
+    assert "🦀 crab" in page
+    assert KEY in page
+    assert NAME in tandemq(work.settings, "workers").out
+    assert_settled(work, probe, items)
 
 
 @pytest.mark.parametrize("work", ["latin1"], indirect=True)
@@ -111,8 +123,8 @@ def test_names_that_are_ascii_by_contract_are_refused_at_once(work: Bench) -> No
             work.app.enqueue("b.echo", {}, queue=bad)
         with pytest.raises(InvalidTask, match=bad):
             work.app.enqueue(bad, {})
-        assert bad in tandemq(work.settings, "enqueue", "b.echo", "--queue", bad, code=2).err
-        assert bad in tandemq(work.settings, "enqueue", bad, code=2).err
+    assert bad in tandemq(work.settings, "enqueue", "b.echo", "--queue", bad, code=2).err
+    assert bad in tandemq(work.settings, "enqueue", bad, code=2).err
     assert sql(work, "SELECT COUNT(*) FROM {t}tasks") == [(0,)]
 
 

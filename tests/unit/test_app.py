@@ -334,6 +334,22 @@ def test_a_replay_by_filter_takes_everything_in_pages(tandemq_app: TandemQ, monk
     assert len(tandemq_app.dead.search(limit=100).items) == len(ids)
 
 
+def test_a_wave_leaves_what_ended_after_it_began(
+    tandemq_app: TandemQ, tandemq_clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tandemq.deadletters.PAGE", 1)
+    (dead,) = bury(tandemq_app, 1)
+    ready = tandemq_app.task(add).enqueue(1)
+
+    def meanwhile(*_args: Any) -> None:
+        tandemq_clock.advance(1)
+        ready.cancel()
+
+    monkeypatch.setattr("tandemq.deadletters.dispatch", meanwhile)
+    assert tandemq_app.dead.replay([dead, ready.id]) == (1, 1)
+    assert ready.state() == "cancelled"
+
+
 def test_cancelled_tasks_are_replayed_when_asked_for(tandemq_app: TandemQ) -> None:
     handle = tandemq_app.task(add).enqueue(1)
     handle.cancel()
@@ -345,6 +361,8 @@ def test_cancelled_tasks_are_replayed_when_asked_for(tandemq_app: TandemQ) -> No
 
 def test_purging_needs_to_be_told_what_and_takes_only_dead_ones(tandemq_app: TandemQ, tandemq_clock: FakeClock) -> None:
     ids = bury(tandemq_app, 3)
+    done = tandemq_app.task(add).enqueue(1)
+    run_until_idle(tandemq_app)
     ready = tandemq_app.task(add).enqueue(1)
     keyed = tandemq_app.task(add).using(idempotency_key="k").enqueue(1)
     keyed.cancel()
@@ -352,11 +370,11 @@ def test_purging_needs_to_be_told_what_and_takes_only_dead_ones(tandemq_app: Tan
     for call in (tandemq_app.dead.purge, lambda: tandemq_app.dead.purge(where=Filter())):
         with pytest.raises(InvalidTask, match="deletes for good"):
             call()
-    assert tandemq_app.dead.purge([ids[0], ready.id, keyed.id, 10**9]) == (1, 3)
+    assert tandemq_app.dead.purge([ids[0], ready.id, done.id, keyed.id, 10**9]) == (1, 4)
     assert tandemq_app.dead.purge(where=Filter(state="dead")) == (2, 0)
     tandemq_clock.advance(25 * 3600)
     assert tandemq_app.dead.purge(where=Filter(state="cancelled")) == (1, 0)
-    assert ready.state() == "ready"
+    assert (ready.state(), done.state()) == ("ready", "succeeded")
 
 
 def test_dead_letters_are_asked_for_in_one_way(tandemq_app: TandemQ) -> None:
@@ -387,6 +405,16 @@ def test_nothing_is_made_before_the_first_use(tmp_path: Path) -> None:
     with TandemQ(data_dir=tmp_path / "d") as app:
         app.task(add)
     assert not (tmp_path / "d").exists()
+
+
+def test_a_closed_app_opens_new_connections_when_it_is_used_again(tandemq_app: TandemQ) -> None:
+    store = tandemq_app.store
+    assert tandemq_app.store is store
+    tandemq_app.close()
+    tandemq_app.close()
+
+    assert tandemq_app.store is not store
+    assert tandemq_app.task(add).enqueue(1).created
 
 
 def test_the_embedded_default_warns_once_per_app(tandemq_app: TandemQ, caplog: pytest.LogCaptureFixture) -> None:

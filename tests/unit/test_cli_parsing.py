@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from datetime import UTC, datetime
 from typing import Any
@@ -178,7 +179,7 @@ def test_dead_list_flags_make_a_filter(app: Recorder) -> None:
                 "TANDEMQ_WORKER_QUEUES": "a,b c",
                 "TANDEMQ_WORKER_SLOTS": "4",
                 "TANDEMQ_WORKER_BURST": "1",
-                "TANDEMQ_WORKER_MOVER": "0",
+                "TANDEMQ_WORKER_NO_MOVER": "1",
             },
             WorkerOptions(queues=("a", "b", "c"), slots=4, burst=True, mover=False),
         ),
@@ -194,6 +195,87 @@ def test_worker_flags_and_variables_make_options(
 
     assert code == 5, "the worker's own exit code"
     assert started == [("shop:app", app.settings, expected)]
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["-c", "0"],
+        ["-c", "10001"],
+        ["-c", "two"],
+        ["-p", "0"],
+        ["-p", "513"],
+        ["-q", "bad queue"],
+        ["-q", ","],
+        ["--grace", "-1"],
+        ["--grace", "nan"],
+        ["--max-tasks", "0"],
+        ["--max-memory", "-5"],
+        ["--name", "a b"],
+        ["extra"],
+    ],
+)
+def test_a_worker_refuses_bad_values(app: Recorder, monkeypatch: pytest.MonkeyPatch, args: list[str]) -> None:
+    monkeypatch.setattr(services, "run_worker", lambda *given: 0)
+
+    code, _, err = run("-A", "shop:app", "worker", *args)
+
+    assert code == 2
+    assert args[0] in err
+    assert run("-A", "shop:app", "worker", "-c", "1")[0] == 0
+
+
+def test_a_worker_without_an_application_is_a_usage_error(app: Recorder) -> None:
+    code, _, err = run("worker")
+
+    assert code == 2
+    assert "TANDEMQ_APP" in err
+
+
+@pytest.mark.parametrize(
+    "args", [["replay"], ["purge"], ["replay", "1", "--all"], ["purge", "1", "--queue", "q"], ["purge", "--all"]]
+)
+def test_replay_and_purge_want_to_be_told_which_ones_in_one_way(app: Recorder, args: list[str]) -> None:
+    assert run("dead", *args)[0] == 2
+    assert app.asked in ([], [("close",)])
+
+
+@pytest.mark.parametrize("bad", ["0", "x", "-1", "1.5", str(2**64), ""])
+def test_an_id_is_a_positive_integer(app: Recorder, bad: str) -> None:
+    for verb in ("show", "why", "cancel"):
+        assert run(verb, "--", bad)[0] == 2
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["enqueue"],
+        ["enqueue", "t", "--file", "-"],
+        ["enqueue", "--file", "-", "--key", "k"],
+        ["enqueue", "--file", "-", "--timeout", "none"],
+        ["enqueue", "t", "--skip", "1"],
+        ["enqueue", "t", "--keep-going"],
+        ["migrate", "--check", "--sql"],
+        ["nonsense"],
+    ],
+)
+def test_flags_that_do_not_go_together_are_usage_errors(app: Recorder, args: list[str]) -> None:
+    assert run(*args)[0] == 2
+    assert app.asked in ([], [("close",)])
+
+
+def test_every_flag_of_every_verb_has_the_variable_that_its_name_promises() -> None:
+    named = {
+        flag.envvar
+        for verb in tandemq_command.commands.values()
+        for command in (verb.commands.values() if isinstance(verb, click.Group) else [verb])
+        for flag in command.params
+        if isinstance(flag, click.Option)
+    }
+
+    assert None not in named
+    assert {"TANDEMQ_ENQUEUE_FILE", "TANDEMQ_WORKER_MAX_MEMORY", "TANDEMQ_DEAD_PURGE_JSON"} <= named
+    assert not named & {field.metadata["var"] for field in dataclasses.fields(Settings)}
 
 
 @pytest.mark.parametrize(

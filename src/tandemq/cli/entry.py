@@ -9,18 +9,18 @@ from collections.abc import Sequence
 import click
 
 import tandemq
-from tandemq.cli import dead, exits, look, produce, schema, services
+from tandemq.cli import dead, exits, flags, look, produce, schema, services
 from tandemq.cli.session import Session
 from tandemq.demo.run import run as run_demo
 
 
 @click.group(
+    cls=exits.Root,
     context_settings={
-        "auto_envvar_prefix": "TANDEMQ",
         "help_option_names": ["-h", "--help"],
         "show_default": True,
         "max_content_width": 110,
-    }
+    },
 )
 @click.option("-A", "--app", "spec", metavar="MODULE:ATTR", envvar="TANDEMQ_APP", help="The application (TANDEMQ_APP).")
 @click.version_option(tandemq.__version__, prog_name="tandemq")
@@ -56,6 +56,7 @@ for verb in (
     look.workers,
     demo,
 ):
+    flags.name_variables(verb, "TANDEMQ")
     tandemq_command.add_command(verb)
 
 

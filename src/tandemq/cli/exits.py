@@ -6,10 +6,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -41,27 +43,28 @@ def line_of(error: BaseException) -> str:
     return printable(_PASSWORD.sub(r"\1***", _LOGIN.sub("://***@", line)))
 
 
+class ReaderGone(Exception):
+    """Whoever read our output closed it. No OSError: click would make its own exit code of one."""
+
+
+class Root(click.Group):
+    """The command ``tandemq``."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb."""
+        try:
+            code = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError as gone:
+            raise ReaderGone from gone
+        return code
+
+
 def run(command: click.Command, arguments: Sequence[str] | None) -> int:
     """Run a click command; every way out of it as an exit code."""
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    try:
-        code = _answer(command, arguments)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Whatever is left in the buffer goes nowhere, or the interpreter complains about it while exiting.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
-    except SystemExit as end:
-        # click turns a broken pipe that it meets itself into exit code 1.
-        if isinstance(end.__context__, BrokenPipeError):
-            return BROKEN_PIPE
-        raise
-    return code
-
-
-def _answer(command: click.Command, arguments: Sequence[str] | None) -> int:
     try:
         code = command.main(arguments, prog_name="tandemq", standalone_mode=False)
     except click.ClickException as bad:
@@ -69,6 +72,10 @@ def _answer(command: click.Command, arguments: Sequence[str] | None) -> int:
         return BAD_INPUT if isinstance(bad, click.FileError) else bad.exit_code
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
+    except ReaderGone:
+        # Whatever is left in the buffer goes nowhere, or the interpreter complains about it while exiting.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
     except TandemQError as error:
         click.echo(f"Error: {line_of(error)}", err=True)
         return code_of(error)

@@ -15,6 +15,7 @@ from tandemq.core.values import Priority, Seconds
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+MAX_WORKER_NAME = 64
 STATES = ("pending", "ready", "scheduled", "retrying", "running", "succeeded", "dead", "cancelled")
 
 
@@ -62,6 +63,13 @@ def _timeout(text: str) -> float | None:
     return None if text == "none" else values.timeout(_seconds(text, "timeout"))
 
 
+def _worker_name(text: str) -> str:
+    if not 1 <= len(text) <= MAX_WORKER_NAME or not text.isprintable() or any(map(str.isspace, text)):
+        limit = f"1 to {MAX_WORKER_NAME} printable characters without spaces"
+        raise InvalidTask(f"name {text!r} must be {limit}", field="name")
+    return text
+
+
 PRIORITY = Checked("priority", _priority)
 SECONDS = Checked("seconds", lambda text: _seconds(text, "value"))
 INSTANT = Checked("time", lambda text: values.parse_instant(text, "run_at"))
@@ -69,7 +77,7 @@ EXPIRES = Checked("seconds|time", _expires)
 TIMEOUT = Checked("seconds|none", _timeout)
 QUEUE = Checked("queue", values.queue_name)
 TASK_TYPE = Checked("type", values.task_type)
-WORKER_NAME = Checked("name", lambda text: values.queue_name(text, "name"))
+WORKER_NAME = Checked("name", _worker_name)
 TASK_ID = click.IntRange(1, 2**63 - 1)
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -83,3 +91,15 @@ def queues_of(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]
     for name in names:
         QUEUE.convert(name, param, ctx)
     return tuple(dict.fromkeys(names)) or None
+
+
+def name_variables(command: click.Command, prefix: str) -> None:
+    """Give every flag of a verb its variable: ``--max-tasks`` of ``worker`` is TANDEMQ_WORKER_MAX_TASKS."""
+    prefix = f"{prefix}_{command.name}".upper().replace("-", "_")
+    for flag in command.params:
+        if isinstance(flag, click.Option):
+            flag.envvar = f"{prefix}_{max(flag.opts, key=len).lstrip('-')}".upper().replace("-", "_")
+            flag.show_envvar = True
+    if isinstance(command, click.Group):
+        for verb in command.commands.values():
+            name_variables(verb, prefix)

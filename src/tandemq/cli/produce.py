@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from tandemq.app import TandemQ
 from tandemq.cli import exits, flags, output
@@ -56,7 +57,7 @@ def enqueue(
 ) -> int:
     """Store a task of TYPE with the payload JSON (an object, default {}), or the tasks of a file."""
     if path is not None:
-        if task_type is not None or any(value not in {None, UNSET} for value in options.values()):
+        if task_type is not None or any(map(_on_the_command_line, options)):
             raise click.UsageError("--file takes it all from its lines; TYPE, JSON and task options do not go with it")
         return _enqueue_file(_producing(session), path, _FileOptions(keep_going, skip, as_json))
     if task_type is None:
@@ -64,6 +65,10 @@ def enqueue(
     if keep_going or skip:
         raise click.UsageError("--keep-going and --skip go with --file")
     return _enqueue_one(_producing(session), _one(task_type, payload, **options), as_json)
+
+
+def _on_the_command_line(name: str) -> bool:
+    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def _producing(session: Session) -> TandemQ:

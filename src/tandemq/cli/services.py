@@ -37,14 +37,14 @@ from tandemq.worker.supervisor import run_worker
 @click.option("--name", type=flags.WORKER_NAME, help="Name of this worker; default: the host's.")
 @click.option("--max-tasks", type=click.IntRange(min=1), help="Replace a process after this many tasks.")
 @click.option("--max-memory", "max_memory_mb", type=click.IntRange(min=1), help="Replace a process over this many MB.")
-@click.option("--mover/--no-mover", default=True, help="Run the mover beside it.")
-@click.option("--reconcile/--no-reconcile", default=True, help="Run the reconciler beside it.")
+@click.option("--no-mover", is_flag=True, help="Leave the mover to another process.")
+@click.option("--no-reconcile", is_flag=True, help="Leave the reconciler to another process.")
 @pass_session
-def worker(session: Session, /, **options: Any) -> int:
+def worker(session: Session, /, no_mover: bool, no_reconcile: bool, **options: Any) -> int:
     """Run tasks until TERM or INT (twice: at once), or with --burst until there is nothing to do."""
     spec, app = session.spec, session.app
     app.import_tasks()
-    return run_worker(spec, app.settings, WorkerOptions(**options))
+    return run_worker(spec, app.settings, WorkerOptions(mover=not no_mover, reconcile=not no_reconcile, **options))
 
 
 @click.command()
@@ -86,6 +86,7 @@ def _run(service: Service, name: str) -> int:
         signal.signal(number, end)
     loop = Loop(service, SystemClock(), ids.new_random(), name)
     loop.start()
+    logging.getLogger("tandemq.service").info("%s runs", name)
     over.wait()
     loop.stop()
     return 0

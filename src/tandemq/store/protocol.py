@@ -230,7 +230,8 @@ class Leasing(Protocol):
         """Write verdicts; rows are matched in (id, token) pairs and ``running``.
 
         ``closing``: tokens of which nothing else is left in this worker's hands; their claims rows go in the same
-        transaction, but only if none of their rows is ``locked``. A cancel request turns a retry or release into ``cancelled``.
+        transaction, but only if none of their rows is ``locked``. A cancel request turns a retry or release into
+        ``cancelled``.
         A verdict sent twice is accepted twice (an equal final row under the own token is not fenced).
         """
         ...

@@ -14,8 +14,8 @@ from tandemq.store.statements import Tables, sources
 
 TASK_COLUMNS = (
     "t.id, t.task_type, t.queue, t.payload, t.options, t.priority, t.status, t.attempts, t.max_retries, t.replays,"
-    " t.fence, t.worker_id, t.idempotency_key, t.run_at, t.expires_at, t.cancel_requested_at, t.started_at, t.completed_at,"
-    " t.created_at, t.updated_at, t.result, t.last_error, t.error_type, t.dead_reason"
+    " t.fence, t.worker_id, t.idempotency_key, t.run_at, t.expires_at, t.cancel_requested_at, t.started_at,"
+    " t.completed_at, t.created_at, t.updated_at, t.result, t.last_error, t.error_type, t.dead_reason"
 )
 PENDING = f"status = '{Status.PENDING}'"
 RUNNING = f"status = '{Status.RUNNING}'"

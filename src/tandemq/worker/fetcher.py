@@ -26,6 +26,8 @@ BLOCK_S = 0.5
 #: While something waits in the inbox it must be looked after, so BRPOP blocks shorter.
 SHORT_BLOCK_S = 0.05
 LEVELS_S = 0.9
+#: Entries that are no ids are each named in the log, so many of them; further ones are only counted.
+NAMED_JUNK = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +70,7 @@ class Fetcher:
         self._levels_at = float("-inf")
         self._say = Throttle(_log, clock)
         self._backoff_s = 0.0
+        self._junk: set[bytes] = set()
         self.stopping = False
 
     def step(self) -> None:
@@ -86,7 +89,7 @@ class Fetcher:
             return
         self._backoff_s = 0.0
         for junk in popped.junk:
-            self._say(logging.WARNING, "junk", f"an entry of {popped.level} is no task id and was dropped: {junk!r}")
+            self._name_junk(popped.level, junk)
         if not popped.ids or popped.level is None:
             return
         crash_point("pop.after")
@@ -95,6 +98,12 @@ class Fetcher:
             self._put_back(popped.level, ids)
         else:
             self._claim(popped.level, ids, room)
+
+    def _name_junk(self, level: Level | None, entry: bytes) -> None:
+        if len(self._junk) < NAMED_JUNK:
+            self._junk.add(entry)
+        kind = f"junk {entry!r}" if entry in self._junk else "junk"
+        self._say(logging.WARNING, kind, f"an entry of {level} is no task id and was dropped: {entry!r}")
 
     def _watched(self) -> list[Level]:
         now = self._clock.monotonic()

@@ -1,0 +1,17 @@
+"""The store contract on MariaDB or MySQL."""
+
+from __future__ import annotations
+
+import pytest
+from tests.contract.store_producing import ProducingContract
+
+from tandemq.core.settings import Settings
+from tandemq.store.migrate import migrate
+
+
+class TestMySqlStore(ProducingContract):
+    @pytest.fixture
+    def settings(self, mysql_url: str) -> Settings:
+        settings = Settings(database_url=mysql_url, redis_url="redis://nowhere")
+        migrate(settings)
+        return settings
