@@ -95,7 +95,7 @@ class Admin:
             depth = self._links.broker.depth(level)
         except (BrokerUnavailable, ForeignInstall) as away:
             return f"{since}; Redis cannot tell its place ({away})"
-        return f"{since} and waits for a free slot of {len(serving)} live workers; ids in its list: {depth}"
+        return f"{since} and waits for a free slot of {len(serving)} live worker(s); ids in its list: {depth}"
 
     def _depths(self) -> dict[str, dict[str, int]]:
         broker = self._links.broker

@@ -14,7 +14,6 @@ from tandemq.core.crash import crash_point
 from tandemq.core.errors import BrokerUnavailable, ForeignInstall, StoreUnavailable
 from tandemq.core.task import Level
 from tandemq.links import Links, PerProcess
-from tandemq.redeliver import dispatch, lost_judge  # noqa: F401 - SERVICES: import these from tandemq.redeliver
 
 _log = logging.getLogger("tandemq.dispatch")
 _WARN_EVERY_S = 10.0

@@ -16,6 +16,7 @@ from tandemq.registry import RegisteredTask
 
 #: A run_at before this is "now". MySQL's DATETIME starts in the year 1000; nearer instants are the database's to judge.
 _LONG_AGO = datetime(1971, 1, 1, tzinfo=UTC)
+_DEFAULT_BACKOFF = Exponential()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ def _options(new: NewTask, policy: RetryPolicy | None) -> str:
         options["timeout"] = values.timeout(new.timeout)
     if new.backoff is not None:
         options["backoff"] = _spec(new.backoff)
-    elif policy is not None and policy.backoff != Exponential():
+    elif policy is not None and policy.backoff != _DEFAULT_BACKOFF:
         spec = backoff_spec(policy.backoff)  # type: ignore[arg-type]  # RetryPolicy made it a backoff
         if spec is not None:
             options["backoff"] = spec

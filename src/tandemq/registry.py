@@ -75,7 +75,7 @@ class _Shape:
 
     @classmethod
     def of(cls, fn: Callable[..., Any], name: str) -> _Shape:
-        signature = inspect.signature(fn)
+        signature = _signature(fn)
         required, allowed, extra = set(), set(), None
         for p in signature.parameters.values():
             if p.kind in {p.POSITIONAL_ONLY, p.VAR_POSITIONAL}:
@@ -236,6 +236,14 @@ def _main_name() -> str:
         parts.insert(0, folder.name)
         folder = folder.parent
     return ".".join(parts)
+
+
+def _signature(fn: Callable[..., Any]) -> inspect.Signature:
+    if sys.version_info >= (3, 14):  # annotations are evaluated late there, and may name what only type checkers import
+        from annotationlib import Format
+
+        return inspect.signature(fn, annotation_format=Format.FORWARDREF)
+    return inspect.signature(fn)
 
 
 def _origin(task: RegisteredTask) -> tuple[str, str]:

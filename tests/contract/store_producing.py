@@ -205,9 +205,7 @@ class ProducingContract(StoreContract):
 
         assert all(ids == found[0] for ids in found)
 
-    def test_a_key_is_free_once_its_row_is_purged_and_not_before_a_day(
-        self, timed: SqlStore, clock: FakeClock
-    ) -> None:
+    def test_a_key_is_free_once_its_row_is_purged_and_not_before_a_day(self, timed: SqlStore, clock: FakeClock) -> None:
         one = lease(timed, **KEY)
         settle(timed, (one, bury()))
 
@@ -219,9 +217,7 @@ class ProducingContract(StoreContract):
 
     # The caller's own transaction
 
-    def test_a_connections_rollback_takes_the_tasks_along(
-        self, store: SqlStore, callers: sa.Engine, sql: Sql
-    ) -> None:
+    def test_a_connections_rollback_takes_the_tasks_along(self, store: SqlStore, callers: sa.Engine, sql: Sql) -> None:
         called: list[str] = []
         with callers.connect() as connection:
             store.insert([row(), row(**KEY)], connection=connection)

@@ -5,13 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.contract.store_inspecting import InspectingContract
+from tests.contract.store_leasing import LeasingContract
 from tests.contract.store_producing import ProducingContract
+from tests.contract.store_settling import SettlingContract
 
 from tandemq.core.settings import Settings
 from tandemq.store.migrate import migrate
 
 
-class TestSqliteStore(ProducingContract):
+class TestSqliteStore(ProducingContract, LeasingContract, SettlingContract, InspectingContract):
     @pytest.fixture
     def settings(self, tmp_path: Path) -> Settings:
         settings = Settings(database_url=f"sqlite:///{tmp_path / 'store.db'}", redis_url="redis://nowhere")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import pytest
@@ -26,9 +26,8 @@ from tandemq.core.settings import Settings
 from tandemq.core.task import NewRow
 from tandemq.store.protocol import Filter
 
+T = TypeVar("T")
 SRC = Path(__file__).parents[2] / "src"
-#: What starting a process may take on a busy machine.
-START_S = 3.0
 JOBS = """
 import time
 from tandemq import TandemQ
@@ -142,6 +141,11 @@ def cli(request: pytest.FixtureRequest) -> Cli:
     if request.param == "servers_cli":
         cli("migrate")
     return cli
+
+
+def timed(call: Callable[[], T]) -> tuple[T, float]:
+    begun = time.monotonic()
+    return call(), time.monotonic() - begun
 
 
 def lines(*bodies: object) -> str:
@@ -459,23 +463,21 @@ def test_enqueue_stores_and_answers_quickly_while_redis_is_away(
     redis = own_redis()
     servers_cli.env["TANDEMQ_REDIS_URL"] = redis.url()
     servers_cli("migrate")
-    servers_cli("stats")
+    _, healthy_s = timed(lambda: servers_cli.enqueue("t", "{}"))
 
     for hurt, heal in ((redis.sigstop, redis.sigcont), (redis.stop, redis.start)):
         hurt()
-        begun = time.monotonic()
-        task_id = servers_cli.enqueue("t", "{}")
-        took_s = time.monotonic() - begun
+        task_id, took_s = timed(lambda: servers_cli.enqueue("t", "{}"))
         assert servers_cli("stats", "--json").json["redis"] is None
         heal()
 
-        assert took_s < 2 + START_S
+        assert took_s < 2 + 2 * healthy_s, "two seconds, and the start of a process on a busy machine"
         assert servers_cli.task(task_id)["state"] == "ready"
     bulk = lines(*[{"type": "t"}] * 3000)
     redis.stop()
-    begun = time.monotonic()
-    assert servers_cli("enqueue", "--file", "-", "--json", stdin=bulk).json["stored"] == 3000
-    assert time.monotonic() - begun < 2 + 2 * START_S
+    answer, took_s = timed(lambda: servers_cli("enqueue", "--file", "-", "--json", stdin=bulk))
+    assert answer.json["stored"] == 3000
+    assert took_s < 2 + 4 * healthy_s, "not two seconds for every batch"
 
 
 @pytest.mark.servers

@@ -129,6 +129,24 @@ def test_a_rebuild_killed_anywhere_is_continued_by_another_at_its_cursor(
     assert str(mark(fast_world)).endswith(":ready")
 
 
+@pytest.mark.usefixtures("no_window")
+def test_a_rebuilder_that_slept_does_not_empty_what_another_has_refilled(world: World) -> None:
+    """Red under: emptying the lists without asking whether the key is still the one that was read."""
+    ids = world.enqueue(5)
+    world.passes(world.reconciler(), 2)
+    world.flush()
+
+    def other_heals(*_: object, **__: object) -> None:
+        del world.broker.before["begin_rebuild"]
+        world.passes(world.reconciler())
+        world.raw.rpush(world.key(LOW, "ready"), 999)  # gone if the list is emptied again
+
+    world.broker.before["begin_rebuild"] = other_heals
+    world.passes(world.reconciler())
+
+    assert world.listed() == [999, *ids]
+
+
 @pytest.mark.usefixtures("no_window", "small_chunks")
 def test_a_long_rebuild_goes_on_over_many_passes_beside_a_healthy_queue(
     world: World, monkeypatch: pytest.MonkeyPatch

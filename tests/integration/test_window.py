@@ -46,6 +46,20 @@ def test_an_id_that_is_missing_in_one_look_only_is_in_a_workers_hands_and_is_lef
     assert world.listed() == ids[3:]
 
 
+def test_redis_is_read_before_mysql(world: World) -> None:
+    """Red under: MySQL first. Whatever is popped and claimed between the two reads would be missing, all day long."""
+    world.enqueue(10)
+    reconciler = settled(world)
+
+    def work(*_: object, **__: object) -> None:
+        del world.broker.after["window"], world.store.after["oldest_due"]
+        world.claim(world.broker.pop([LOW], limit=5, wait_s=0).ids)
+
+    world.broker.after["window"] = world.store.after["oldest_due"] = work
+
+    assert world.passes(reconciler)[0].missing == 0
+
+
 def test_two_looks_in_a_hurry_count_as_one(world: World) -> None:
     """Red under: counting looks without their distance (a rebuild makes passes follow each other at once)."""
     ids = world.enqueue(10)
@@ -170,6 +184,21 @@ def test_a_window_that_fills_up_while_nobody_works_is_pushed_once(world: World) 
         world.clock.advance(reconciler.step())
 
     assert world.listed() == ids[:1000]
+
+
+def test_passes_keep_their_rhythm_while_a_level_is_refilled(world: World) -> None:
+    """Red under: a chase that puts off the next pass (the other levels and the leases would wait for it)."""
+    world.enqueue(2500)
+    reconciler = settled(world)
+    world.raw.delete(world.key(LOW, "ready"))
+    world.store.calls.clear()
+    began = world.clock.monotonic()
+
+    while world.clock.monotonic() - began < 20:
+        world.clock.advance(reconciler.step())
+        world.claim(world.broker.pop([LOW], limit=20, wait_s=0).ids)
+
+    assert 9 <= world.store.calls.count("open_levels") <= 11
 
 
 def test_a_level_whose_key_holds_another_type_does_not_stop_the_others(world: World) -> None:

@@ -13,7 +13,9 @@ import signal
 from collections import Counter
 
 import pytest
+import redis
 from tests.probe import Probe
+from tests.scenarios.blocked import wait_until_blocked
 from tests.scenarios.sizes import size
 from tests.scenarios.truth import T_REC, assert_settled, sql
 from tests.servers import MySQLServer
@@ -33,10 +35,11 @@ def claims_in(log: str) -> int:
     return sum("SKIP LOCKED" in line and "tandemq_tasks" in line for line in log.splitlines())
 
 
-def test_old_and_new_workers_on_one_queue(work: Bench, probe: Probe) -> None:
+def test_old_and_new_workers_on_one_queue(work: Bench, probe: Probe, redis_client: redis.Redis) -> None:
     old = work.worker("-c", "1", app=OLD).ready()
     new = work.worker("-p", "3", "-c", "4", app=NEW).ready()
-    eventually(lambda: len(new.children()) == 3, 10)
+    wait_until_blocked(redis_client, old)
+    wait_until_blocked(redis_client, new, 3)
     ids = work.ids("brand_new", COUNT)
     assert work.ended(ids, 60) == {"succeeded": COUNT}
     known = work.ids("known", COUNT)

@@ -28,6 +28,7 @@ from tandemq import (
 from tandemq.app import load_app
 from tandemq.core import crash
 from tandemq.core.errors import ConfigurationError, InvalidTask
+from tandemq.store.protocol import WorkerRecord
 from tandemq.testing import FakeClock, run_until_idle
 
 
@@ -254,6 +255,37 @@ def test_why_tells_each_state_in_one_sentence(tandemq_app: TandemQ, tandemq_cloc
     assert "worker that knows its type 'stranger'" in app.why(stranger.id)
     later.cancel()
     assert app.why(later.id) == f"Task {later.id} was cancelled at 2030-01-01T00:00:10.000000Z."
+
+
+def test_why_of_a_running_task_names_its_worker_run_and_cancel_request(
+    tandemq_app: TandemQ, tandemq_clock: FakeClock
+) -> None:
+    handle = tandemq_app.task(add).enqueue(1)
+    tandemq_app.store.claim([handle.id], token=1, worker_id="w-1", lease_s=30, free=1, known=None, unknown_task_s=60)
+
+    assert tandemq_app.why(handle.id) == (
+        f"Task {handle.id} is running since 2030-01-01T00:00:00.000000Z on worker w-1, begun 1 of 4 runs;"
+        " its lease ends at 2030-01-01T00:00:30.000000Z unless renewed."
+    )
+    tandemq_clock.advance(1)
+    assert handle.cancel() == "requested"
+    assert "asked to stop at 2030-01-01T00:00:01.000000Z" in tandemq_app.why(handle.id)
+    assert tandemq_app.admin.find(Filter(worker_id="w-1")).items[0].id == handle.id
+
+
+def test_why_of_a_ready_task_counts_live_workers_of_its_queue(tandemq_app: TandemQ, tandemq_clock: FakeClock) -> None:
+    def start(name: str, queues: str) -> None:
+        now = tandemq_clock.now()
+        record = WorkerRecord(name, name, "host", 1, queues, 8, 1, "running", now, now, True)
+        tandemq_app.store.worker_started(record)
+
+    handle = tandemq_app.task(add).enqueue(1)
+    start("w-1", "other,default")
+    start("w-2", "other")
+
+    assert tandemq_app.why(handle.id).endswith("waits for a free slot of 1 live worker(s); ids in its list: 1.")
+    tandemq_clock.advance(tandemq_app.settings.lease_s + 1)
+    assert "no live worker" in tandemq_app.why(handle.id)
 
 
 def test_stats_count_open_and_ended_tasks_and_ids_in_redis(tandemq_app: TandemQ) -> None:

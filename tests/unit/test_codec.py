@@ -46,10 +46,10 @@ class MyInt(int):
     pass
 
 
-def nested(levels: int) -> Any:
+def nested(levels: int, kind: type) -> Any:
     value: Any = 1
     for _ in range(levels):
-        value = [value]
+        value = [value] if kind is list else {"k": value}
     return value
 
 
@@ -126,10 +126,14 @@ def test_odd_keys_are_quoted_in_a_path() -> None:
         encode({"a b": [float("nan")]}, "payload")
 
 
-def test_depth_is_bounded_so_that_every_reader_can_read_it() -> None:
-    encode(nested(MAX_DEPTH), "payload")
+@pytest.mark.parametrize("kind", [list, dict])
+def test_depth_is_bounded_so_that_every_reader_can_read_it(kind: type) -> None:
+    encode(nested(MAX_DEPTH, kind), "payload")
     with pytest.raises(InvalidTask, match="nested"):
-        encode(nested(MAX_DEPTH + 1), "payload")
+        encode(nested(MAX_DEPTH + 1, kind), "payload")
+
+
+def test_a_value_that_holds_itself_is_refused() -> None:
     with pytest.raises(InvalidTask, match="nested"):
         encode(cyclic(), "payload")
 

@@ -147,8 +147,8 @@ class InspectingStore(SurveyingStore):
                 conditions.append(f"t.{column} = {p}")
                 params.append(value)
         if where.error_text is not None:
-            conditions.append(f"t.last_error LIKE {p} ESCAPE '!'")
-            params.append("%" + "".join(f"!{c}" if c in "%_!" else c for c in where.error_text) + "%")
+            conditions.append(f"INSTR(t.last_error, {p}) > 0")
+            params.append(where.error_text)
         if where.ids is not None:
             conditions.append(f"t.id IN ({','.join(str(int(i)) for i in where.ids) or 'NULL'})")
         return conditions, params

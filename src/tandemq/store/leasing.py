@@ -74,7 +74,8 @@ class LeasingStore(ClaimingStore):
         def work(tx: Tx) -> Settled:
             rows = [r for r in self._held(tx, ids, wait=True) if r.token == token]
             mine = [Settling(r, r.lease(), Release()) for r in rows if r.status == Status.RUNNING]
-            before = [Again(r, r.lease(), Release(), Event.RELEASE) for r in rows if r.status == Status.PENDING]
+            given_back = [r for r in rows if r.status == Status.PENDING]
+            before = [Again(r, _as_claimed(r), Release(), Event.RELEASE) for r in given_back]
             answers, counts = self.settler.settle(tx, mine)
             answers += self.settler.repeat(tx, before)
             self._close(tx, [token], ())
@@ -185,6 +186,11 @@ class LeasingStore(ClaimingStore):
     def _close(self, tx: Tx, closing: Collection[int], locked: Collection[int]) -> None:
         for token in sorted(set(closing) - set(locked)):
             tx.write(self.sql.delete_claim(), [token])
+
+
+def _as_claimed(row: Held) -> Lease:
+    """The lease of a row whose attempt has been given back since."""
+    return replace(row.lease(), attempt=row.attempts + 1)
 
 
 def _is_fast(settlements: Sequence[Settlement]) -> bool:

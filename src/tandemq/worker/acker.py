@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from tandemq.broker.protocol import Broker
 from tandemq.core.clock import Clock
+from tandemq.core.crash import crash_point
 from tandemq.core.errors import StoreUnavailable
 from tandemq.core.failure import failure
 from tandemq.core.lifecycle import Bury, Event, Release, RetryIn, Succeed, Verdict
@@ -109,6 +110,7 @@ class Acker:
             return items
         except Exception as broken:
             return self._isolate(items, broken)
+        crash_point("finish.after_commit")
         self._settled(items, settled)
         locked = set(settled.locked)
         return [item for item in items if item[0].lease.id in locked]
@@ -124,6 +126,8 @@ class Acker:
             self.fenced += len(settled.fenced)
             for task_id in settled.fenced:
                 self._say(logging.WARNING, "fenced", f"task {task_id}: its lease was lost, the late result is refused")
+        if any(move.event is Event.RETRY for move in settled.moved):
+            crash_point("retry.after_commit")
         dispatch(self._broker, settled.moved)
         buried = {m.id for m in settled.moved if m.event is Event.BURY and m.dead_reason}
         for held, verdict in items:

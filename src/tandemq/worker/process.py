@@ -35,13 +35,17 @@ class ChildProcess:
     _buffer: bytes = b""
 
     @classmethod
-    def spawn(cls, orders: dict[str, Any], clock: Clock) -> ChildProcess:
-        """Start ``python -m tandemq.child``: spawned, not forked, so no lock or socket is shared."""
+    def spawn(cls, orders: dict[str, Any], clock: Clock, *, armed: bool) -> ChildProcess:
+        """Start ``python -m tandemq.child``: spawned, not forked, so no lock or socket is shared.
+
+        ``armed``: a crash point set for this worker counts in the child; one that replaces it would only die again.
+        """
         arena = Arena.create()
         read_fd, write_fd = os.pipe()
         orders = orders | {"arena_fd": arena.fd, "report_fd": write_fd}
+        env = {name: value for name, value in os.environ.items() if armed or name != "TANDEMQ_CRASH"}
         popen = subprocess.Popen(
-            [sys.executable, "-m", "tandemq.child"], stdin=subprocess.PIPE, pass_fds=(arena.fd, write_fd)
+            [sys.executable, "-m", "tandemq.child"], stdin=subprocess.PIPE, pass_fds=(arena.fd, write_fd), env=env
         )
         os.close(write_fd)
         os.set_blocking(read_fd, False)

@@ -131,7 +131,7 @@ class Supervisor:
         if self._stop_at is not None or self._clock.monotonic() < self._spawn_at:
             return
         while len(self._children) < self._options.processes:
-            self._children.append(ChildProcess.spawn(self._orders, self._clock))
+            self._children.append(ChildProcess.spawn(self._orders, self._clock, armed=not self._deaths))
 
     def _gone(self, child: ChildProcess) -> None:
         """Its pipe is closed. Leases are given up only after the process has been reaped."""
