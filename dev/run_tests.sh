@@ -18,6 +18,8 @@ if ! sh dev/provide_servers.sh; then
     selection='not servers'
     lacking=yes
 fi
+# Hundreds of processes import it; where PYTHONDONTWRITEBYTECODE is set each would compile it anew.
+$bin/python -m compileall -q src
 step ruff $bin/ruff check .
 step format $bin/ruff format --check .
 step mypy $bin/mypy

@@ -28,9 +28,7 @@ def rush(prefix: str, keys: int, threads: int) -> dict[str, list[list[Any]]]:
         return [handle.id, handle.created]
 
     with ThreadPoolExecutor(threads) as pool:
-        return {
-            f"{prefix}{n}": list(pool.map(call, [f"{prefix}{n}"] * threads, [n] * threads)) for n in range(keys)
-        }
+        return {f"{prefix}{n}": list(pool.map(call, [f"{prefix}{n}"] * threads, [n] * threads)) for n in range(keys)}
 
 
 if __name__ == "__main__":

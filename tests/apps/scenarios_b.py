@@ -104,21 +104,25 @@ def shout(text: str, times: int = 1, head: int = 0) -> None:
     raise ValueError("a" * head + text * times)
 
 
+_FALL = """
+def fall(depth, size):
+    if depth:
+        fall(depth - 1, size)
+    cause = KeyError("🔥" * (size // 80))
+    for n in range(20):
+        error = RuntimeError(f"cause {n}: " + "深" * (size // 60))
+        error.__cause__, cause = cause, error
+    raise RuntimeError("at the bottom: " + "深" * (size // 60)) from cause
+"""
+_deep: dict[str, Any] = {}
+exec(compile(_FALL, "deep/" * 200 + "fall.py", "exec"), _deep)  # noqa: S102 - a file with a very long name
+
+
 @app.task(name="b.deep", retry=RetryPolicy(backoff=[0.05], jitter=0))
 def deep(megabytes: int) -> None:
-    """Fail with a traceback of so many megabytes: a long chain of loud causes under a deep stack."""
+    """Fail with a traceback of so many megabytes: a chain of loud causes below a deep stack of long lines."""
     probe.start()
-    _fall(100, megabytes * 1_000_000)
-
-
-def _fall(depth: int, size: int) -> None:
-    try:
-        if depth:
-            _fall(depth - 1, size)
-        else:
-            raise KeyError("🔥" * (size // 800))
-    except Exception as cause:
-        raise RuntimeError(f"at depth {depth}: " + "深" * (size // 400)) from cause
+    _deep["fall"](100, megabytes * 1_000_000)
 
 
 @app.task(name="b.fail", retry=RetryPolicy(backoff=0, jitter=0))

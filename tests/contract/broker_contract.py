@@ -4,55 +4,22 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 import redis
+from tests.contract.broker_bed import HIGH, LOW, MEDIUM, OTHER
+from tests.contract.broker_contract_generation import GenerationContract
+from tests.contract.broker_contract_wrong_type import WrongTypeContract
 from tests.waiting import eventually
 
-from tandemq.broker.client import Pools
 from tandemq.broker.keys import Keys
-from tandemq.broker.popping import LEFT_OUT_S
 from tandemq.broker.protocol import Window
 from tandemq.broker.redis_broker import RedisBroker
 from tandemq.core.task import Level
 
-LOW, MEDIUM, HIGH = (Level("default", p) for p in (0, 10, 20))
-OTHER = Level("other", 10)
 
-
-class HandClock:
-    """Monotonic time that moves only by hand, or by the sleeps of the code under test (which are kept)."""
-
-    def __init__(self) -> None:
-        self.time = 1000.0
-        self.slept: list[float] = []
-
-    def now(self) -> Any:
-        raise AssertionError("the broker does not look at the wall clock")
-
-    def monotonic(self) -> float:
-        return self.time
-
-    def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        self.time += seconds
-
-
-class BrokerContract:
+class BrokerContract(WrongTypeContract, GenerationContract):
     """Adapters give the fixtures ``pools``, ``raw`` (a plain client of the same server) and ``namespace``."""
-
-    @pytest.fixture
-    def clock(self) -> HandClock:
-        return HandClock()
-
-    @pytest.fixture
-    def keys(self, namespace: str) -> Keys:
-        return Keys(namespace)
-
-    @pytest.fixture
-    def broker(self, pools: Pools, keys: Keys, clock: HandClock) -> RedisBroker:
-        return RedisBroker(pools, keys, clock)
 
     # Order
 
@@ -276,160 +243,3 @@ class BrokerContract:
         assert broker.window(MEDIUM, 9) == Window(frozenset({5}), 3)
         popped = broker.pop([MEDIUM], limit=1, wait_s=1)
         assert (popped.level, popped.ids, popped.junk) == (MEDIUM, (), (b"x" * 60,))
-
-    # A key of another type
-
-    @pytest.mark.parametrize("wait_s", [0, 1])
-    def test_a_list_key_of_another_type_is_left_out_logged_once_and_the_others_go_on(
-        self,
-        broker: RedisBroker,
-        raw: redis.Redis,
-        keys: Keys,
-        clock: HandClock,
-        caplog: pytest.LogCaptureFixture,
-        wait_s: float,
-    ) -> None:
-        raw.set(keys.ready(HIGH), "a string")
-        broker.push(MEDIUM, [1, 2, 3])
-
-        taken = []
-        for _ in range(3):
-            taken += broker.pop([HIGH, MEDIUM], limit=1, wait_s=wait_s).ids
-            clock.time += LEFT_OUT_S * 0.7
-
-        assert taken == [1, 2, 3]
-        assert [r.getMessage() for r in caplog.records if keys.ready(HIGH) in r.getMessage()] == [
-            f"the Redis key {keys.ready(HIGH)} holds another type than tandemq's; it is left out until it is deleted"
-        ]
-
-    def test_a_key_that_was_left_out_is_served_again_once_it_is_deleted(
-        self, broker: RedisBroker, raw: redis.Redis, keys: Keys, clock: HandClock
-    ) -> None:
-        raw.set(keys.ready(HIGH), "a string")
-        broker.pop([HIGH, MEDIUM], limit=1, wait_s=0)
-        raw.delete(keys.ready(HIGH))
-        broker.push(HIGH, [1])
-
-        before = broker.pop([HIGH, MEDIUM], limit=1, wait_s=0).ids
-        clock.time += LEFT_OUT_S
-        after = broker.pop([HIGH, MEDIUM], limit=1, wait_s=0).ids
-
-        assert (before, after) == ((), (1,))
-
-    def test_a_pop_waits_out_its_time_when_all_keys_are_left_out(
-        self, broker: RedisBroker, raw: redis.Redis, keys: Keys, clock: HandClock
-    ) -> None:
-        raw.set(keys.ready(HIGH), "a string")
-
-        for _ in range(3):
-            broker.pop([HIGH], limit=1, wait_s=0.2)
-
-        assert clock.slept == [0.2, 0.2, 0.2]
-
-    def test_keys_of_another_type_count_as_empty_everywhere(
-        self, broker: RedisBroker, raw: redis.Redis, keys: Keys
-    ) -> None:
-        for key in (keys.ready(HIGH), keys.delayed(HIGH)):
-            raw.hset(key, "a", "hash")
-        raw.set(keys.levels("default"), "text")
-        raw.set(keys.queues, "text")
-        raw.hset(keys.generation("default"), "a", "hash")
-
-        broker.push(HIGH, [1])
-        broker.push_next(HIGH, [1])
-        broker.delay(HIGH, {1: 1})
-        broker.register([HIGH])
-
-        assert broker.promote(HIGH, now_ms=9, limit=9) == 0
-        assert (broker.depth(HIGH), broker.delayed(HIGH), broker.window(HIGH, 5)) == (0, 0, Window())
-        assert (broker.levels("default"), broker.queues()) == ({0, 10, 20, 30}, set())
-        assert broker.generation("default") is None
-        assert not broker.advance_generation("default", old=None, new="x")
-        assert raw.hgetall(keys.ready(HIGH)) == {b"a": b"hash"}
-
-    def test_nothing_is_lost_when_the_ready_list_cannot_take_what_is_promoted(
-        self, broker: RedisBroker, raw: redis.Redis, keys: Keys
-    ) -> None:
-        broker.delay(MEDIUM, {1: 1, 2: 2})
-        raw.set(keys.ready(MEDIUM), "a string")
-
-        assert broker.promote(MEDIUM, now_ms=9, limit=9) == 0
-        assert broker.delayed(MEDIUM) == 2
-
-    # Generation
-
-    def test_the_first_install_stands_until_an_operator_says_otherwise(self, broker: RedisBroker) -> None:
-        assert broker.install() is None
-        assert broker.mark_install("mine") == "mine"
-        assert broker.mark_install("theirs") == "mine"
-        assert broker.install() == "mine"
-
-        broker.adopt_install("theirs")
-        assert broker.install() == "theirs"
-
-    def test_a_generation_advances_only_from_the_value_that_was_read(self, broker: RedisBroker) -> None:
-        assert broker.generation("default") is None
-        assert not broker.advance_generation("default", old="i:0:ready", new="i:1:ready")
-        assert broker.advance_generation("default", old=None, new="i:1:ready")
-        assert not broker.advance_generation("default", old=None, new="i:9:ready")
-        assert broker.advance_generation("default", old="i:1:ready", new="i:2:ready")
-        assert broker.generation("default") == "i:2:ready"
-        assert broker.generation("other") is None
-
-    def test_of_many_racing_advances_one_wins(self, broker: RedisBroker) -> None:
-        with ThreadPoolExecutor(6) as pool:
-            won = list(pool.map(lambda n: broker.advance_generation("default", old=None, new=f"i:{n}:ready"), range(6)))
-
-        assert sum(won) == 1
-        assert broker.generation("default") == f"i:{won.index(True)}:ready"
-
-    def test_a_rebuild_empties_every_level_of_its_queue_and_no_other(self, broker: RedisBroker) -> None:
-        for level in (LOW, HIGH, Level("default", -3)):
-            broker.push(level, [1])
-            broker.delay(level, {2: 2})
-        broker.push(OTHER, [3])
-
-        assert broker.begin_rebuild("default", old=None, new="i:2:building:start")
-
-        assert [broker.depth(x) + broker.delayed(x) for x in (LOW, HIGH, Level("default", -3), OTHER)] == [0, 0, 0, 1]
-        assert broker.generation("default") == "i:2:building:start"
-
-    def test_a_rebuild_does_not_begin_when_the_key_has_changed(self, broker: RedisBroker) -> None:
-        broker.push(LOW, [1])
-        broker.advance_generation("default", old=None, new="i:1:ready")
-
-        assert not broker.begin_rebuild("default", old=None, new="i:2:building:start")
-        assert not broker.begin_rebuild("default", old="i:0:ready", new="i:2:building:start")
-        assert (broker.depth(LOW), broker.generation("default")) == (1, "i:1:ready")
-
-    def test_a_chunk_puts_ids_back_in_order_and_moves_the_cursor(self, broker: RedisBroker) -> None:
-        broker.begin_rebuild("default", old=None, new="g0")
-
-        ready = [(20, 5), (20, 6), (0, 1), (20, 7)]
-        assert broker.rebuild_chunk("default", old="g0", new="g1", ready=ready, delayed=[(0, 8, 100), (0, 9, 200)])
-
-        assert broker.generation("default") == "g1"
-        assert broker.pop([HIGH], limit=9, wait_s=0).ids == (5, 6, 7)
-        assert broker.pop([LOW], limit=9, wait_s=0).ids == (1,)
-        assert broker.promote(LOW, now_ms=199, limit=9) == 1
-        assert broker.pop([LOW], limit=9, wait_s=0).ids == (8,)
-
-    def test_a_chunk_is_refused_whole_when_the_key_has_changed(self, broker: RedisBroker, raw: redis.Redis) -> None:
-        broker.begin_rebuild("default", old=None, new="g0")
-        assert broker.rebuild_chunk("default", old="g0", new="g1", ready=[(0, 1)], delayed=[])
-
-        assert not broker.rebuild_chunk("default", old="g0", new="g1", ready=[(0, 1)], delayed=[(0, 2, 2)])
-        raw.flushdb()
-        assert not broker.rebuild_chunk("default", old="g1", new="g2", ready=[(0, 3)], delayed=[])
-
-        assert (broker.depth(LOW), broker.delayed(LOW), broker.generation("default")) == (0, 0, None)
-
-    def test_an_empty_chunk_only_moves_the_cursor_and_a_large_one_fits(self, broker: RedisBroker) -> None:
-        broker.begin_rebuild("default", old=None, new="g0")
-
-        assert broker.rebuild_chunk("default", old="g0", new="g1", ready=[], delayed=[])
-        ready = [(0, n) for n in range(1, 2001)]
-        delayed = [(0, n, n) for n in range(3001, 5001)]
-        assert broker.rebuild_chunk("default", old="g1", new="g2", ready=ready, delayed=delayed)
-
-        assert (broker.depth(LOW), broker.delayed(LOW)) == (2000, 2000)

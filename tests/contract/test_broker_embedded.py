@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 import redis
-from tests.contract.broker_contract import HandClock
+from tests.contract.broker_bed import HandClock
 from tests.waiting import eventually
 
 from tandemq.broker import connect, embedded, embedded_server

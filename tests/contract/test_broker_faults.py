@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import redis
-from tests.contract.broker_contract import HandClock
+from tests.contract.broker_bed import HandClock
 from tests.proxy import Proxy
 from tests.servers import RedisServer
 from tests.waiting import eventually

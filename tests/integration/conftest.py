@@ -9,6 +9,7 @@ import pytest
 from tests.healing import World, open_world
 
 from tandemq.core.settings import Settings
+from tandemq.reconciler.window import Look, Window
 from tandemq.testing import FakeClock
 
 EITHER = [
@@ -39,3 +40,9 @@ def world(request: pytest.FixtureRequest) -> World:
     """Once over each."""
     made: World = request.getfixturevalue(request.param)
     return made
+
+
+@pytest.fixture
+def no_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the generation heals."""
+    monkeypatch.setattr(Window, "look", lambda *_: Look(0, 0, 0))

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from random import Random
-
-import greenlet
 import pytest
-from tests.healing import LOW, Killed, Tapped, World
+from tests.healing import LOW, Killed, World
 
 from tandemq.core.errors import BrokerUnavailable
 from tandemq.core.lifecycle import Status
 from tandemq.core.task import Level
 from tandemq.reconciler import generation
 from tandemq.reconciler.generation import Mark
-from tandemq.reconciler.window import Look, Window
-
-
-@pytest.fixture
-def no_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Window, "look", lambda *_: Look(0, 0, 0))
 
 
 @pytest.fixture
@@ -81,12 +71,12 @@ def test_running_tasks_are_not_put_back(world: World) -> None:
     assert world.listed() == ids[2:]
 
 
-@pytest.mark.usefixtures("no_window")
+@pytest.mark.usefixtures("no_window", "small_chunks")
 @pytest.mark.parametrize("moment", ["advance_epoch", "generation", "pending_after", "rebuild_chunk", "begin_rebuild"])
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_flush_at_any_moment_of_a_pass_is_found_by_the_next(fast_world: World, moment: str, when: str) -> None:
     """Red under: key written first, by SETNX, by plain SET, or at the end of a rebuild without a check."""
-    ids = fast_world.enqueue(30)
+    ids = fast_world.enqueue(45)
     for flushed_before in (False, True):
         reconciler = fast_world.reconciler()
         fast_world.passes(reconciler, 2)
@@ -94,7 +84,12 @@ def test_a_flush_at_any_moment_of_a_pass_is_found_by_the_next(fast_world: World,
             fast_world.flush()  # the second flush hits the rebuild
         part = fast_world.store if hasattr(fast_world.store._inner, moment) else fast_world.broker
 
+        left = [3 if moment in {"pending_after", "rebuild_chunk"} else 1]
+
         def flush(*_: object, **__: object) -> None:
+            left[0] -= 1  # noqa: B023 - called within this turn of the loop
+            if left[0]:  # noqa: B023
+                return
             del getattr(part, when)[moment]  # noqa: B023 - called within this turn of the loop
             fast_world.flush()
 
@@ -347,113 +342,3 @@ def test_redis_away_is_an_alarm_and_mysqls_own_work_is_done(world: World) -> Non
 
     assert report.alarms == ("Redis is away: gone",)
     assert world.status(task_id) is Status.DEAD
-
-
-class Interleaving:
-    """Several reconcilers in one thread, switched at every call to MySQL or Redis by a seeded die; faults between."""
-
-    def __init__(self, world: World, rng: Random) -> None:
-        self.world, self.rng = world, rng
-        self.actors: list[greenlet.greenlet] = []
-        self.snapshots: list[tuple[int, Callable[[], None]]] = []
-
-    def start(self) -> None:
-        """A new reconciler that makes passes until it is killed."""
-
-        def pause(*_: object, **__: object) -> None:
-            parent = greenlet.getcurrent().parent
-            assert parent is not None
-            parent.switch()
-
-        store, broker = Tapped(self.world.store._inner), Tapped(self.world.broker._inner)
-        store.before["*"] = broker.before["*"] = pause
-        reconciler = self.world.reconciler(store=store, broker=broker)
-
-        def live() -> None:
-            while True:
-                reconciler.run_once(looks=1)
-
-        self.actors.append(greenlet.greenlet(live))
-
-    def kill(self) -> None:
-        """One of them dies where it stands; another starts."""
-        actor = self.rng.choice(self.actors)
-        self.actors.remove(actor)
-        actor.throw()
-        self.start()
-
-    def snapshot(self) -> None:
-        """Redis saves."""
-        if len(self.snapshots) < 3:
-            self.snapshots.append((self.world.store.epoch(), self.world.snapshot()))
-
-    def restore(self) -> None:
-        """Redis comes back from a save that is older than three passes."""
-        old = [s for s in self.snapshots if s[0] < self.world.store.epoch() - 3]
-        if old:
-            chosen = self.rng.choice(old)
-            self.snapshots.remove(chosen)
-            chosen[1]()
-
-    def run(self, steps: int, faults: float = 0.03) -> None:
-        """Let them race; ``faults`` is how likely one is before a step."""
-        kinds = [self.world.flush, self.kill, self.snapshot, self.snapshot, self.restore, self.restore]
-        for _ in range(steps):
-            if self.rng.random() < faults:
-                self.rng.choice(kinds)()
-            self.rng.choice(self.actors).switch()
-
-    def end(self) -> None:
-        """All die."""
-        for actor in self.actors:
-            actor.throw()
-
-
-@pytest.mark.usefixtures("no_window")
-@pytest.mark.parametrize("seed", range(12))
-def test_two_reconcilers_racing_through_flushes_deaths_and_old_snapshots_heal_every_queue(
-    fast_world: World, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Red under each naive reading of the generation. Only the key heals here; every due id must be back, in order."""
-    race_and_heal(fast_world, seed, monkeypatch)
-
-
-@pytest.mark.usefixtures("no_window")
-def test_the_same_race_on_real_servers(server_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    race_and_heal(server_world, 3, monkeypatch)
-
-
-def race_and_heal(world: World, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generation, "CHUNK", 3)
-    monkeypatch.setattr(generation, "CHUNKS_PER_PASS", 3)
-    levels = [Level("a", 0), Level("a", 10), Level("b", 0)]
-    ids = {level: world.enqueue(8, queue=level.queue, priority=level.priority) for level in levels}
-    world.passes(world.reconciler(), 4)
-    racing = Interleaving(world, Random(seed))
-    racing.start()
-    racing.start()
-
-    racing.run(400)
-    racing.end()
-    world.passes(world.reconciler(), 20)
-
-    for level in levels:
-        assert list(dict.fromkeys(world.listed(level))) == ids[level]
-
-
-@pytest.mark.usefixtures("no_window")
-def test_two_reconcilers_racing_in_peace_do_not_duel(fast_world: World) -> None:
-    """Red under: whoever finds a key that another moved meanwhile takes it for a flush."""
-    ids = fast_world.enqueue(8)
-    fast_world.enqueue(8, queue="other")
-    fast_world.passes(fast_world.reconciler(), 2)
-    fast_world.raw.rpush(fast_world.key(LOW, "ready"), 999)  # gone if the list is emptied
-    racing = Interleaving(fast_world, Random(1))
-    racing.start()
-    racing.start()
-
-    racing.run(600, faults=0)
-    racing.end()
-
-    assert fast_world.listed() == [999, *ids]
-    assert fast_world.passes(fast_world.reconciler())[0].rebuilt == 0

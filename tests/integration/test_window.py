@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from tests.healing import LOW, World
 
+from tandemq.core.errors import BrokerUnavailable
 from tandemq.core.lifecycle import Status
 from tandemq.core.task import Level
 from tandemq.reconciler import Reconciler
@@ -191,14 +194,15 @@ def test_passes_keep_their_rhythm_while_a_level_is_refilled(world: World) -> Non
     world.enqueue(2500)
     reconciler = settled(world)
     world.raw.delete(world.key(LOW, "ready"))
-    world.store.calls.clear()
-    began = world.clock.monotonic()
+    began, passes = world.clock.monotonic(), []
+    world.store.before["open_levels"] = lambda: passes.append(world.clock.monotonic())
 
     while world.clock.monotonic() - began < 20:
         world.clock.advance(reconciler.step())
         world.claim(world.broker.pop([LOW], limit=20, wait_s=0).ids)
 
-    assert 9 <= world.store.calls.count("open_levels") <= 11
+    gaps = {round(b - a, 3) for a, b in pairwise(passes)}
+    assert gaps == {world.settings.reconcile_s}
 
 
 def test_a_level_whose_key_holds_another_type_does_not_stop_the_others(world: World) -> None:
@@ -214,6 +218,25 @@ def test_a_level_whose_key_holds_another_type_does_not_stop_the_others(world: Wo
     world.passes(reconciler, 2)
 
     assert world.listed(good) == ids
+
+
+def test_a_level_that_redis_refuses_does_not_stop_the_others(world: World) -> None:
+    """Red under: giving the pass up at the first error of a Redis that answers."""
+    world.insert(2, queue="bad")
+    good = Level("good", 0)
+    ids = world.insert(2, queue="good")
+    reconciler = settled(world)
+    world.raw.delete(world.key(good, "ready"))
+
+    def refuse(level: Level, *_: object) -> None:
+        if level.queue == "bad":
+            raise BrokerUnavailable("NOPERM")
+
+    world.broker.before["window"] = refuse
+    reports = world.passes(reconciler, 2)
+
+    assert world.listed(good) == ids
+    assert reports[1].alarms == ("list of queue 'bad', priority 0: NOPERM",)
 
 
 def test_dying_before_the_push_costs_two_more_passes(world: World) -> None:

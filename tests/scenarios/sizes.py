@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from typing import TypeVar
 
-Number = TypeVar("Number", int, float)
+T = TypeVar("T")
 
 FULL = os.environ.get("TANDEMQ_SCENARIOS") == "full"
 
 
-def size(scaled: Number, full: Number) -> Number:
-    """A count, or a number of seconds."""
+def size(scaled: T, full: T) -> T:
+    """The count, number of seconds or list of cases for this run."""
     return full if FULL else scaled

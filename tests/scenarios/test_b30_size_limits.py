@@ -29,6 +29,7 @@ pytestmark = [pytest.mark.scenario, pytest.mark.timeout(300)]
 APP = "tests.apps.scenarios_b:app"
 MIB = 1024 * 1024
 RAISED = 16_000_000
+RAISED_FOR_RESULTS = 15 * MIB
 FEW = [NewTask("b.noop", {})] * 3
 SIZES = size((65_535, 65_536, MIB, 15 * MIB), (254, 255, 256, 65_535, 65_536, MIB, 2 * MIB, 8 * MIB, 15 * MIB))
 
@@ -42,9 +43,9 @@ def work(
     probe: Probe,
     request: pytest.FixtureRequest,
 ) -> Iterator[Bench]:
-    """On a server with this ``max_allowed_packet`` in MiB; both limits of tandemq are raised to 16,000,000 bytes."""
+    """On a server with this ``max_allowed_packet`` in MiB; both limits of tandemq are raised."""
     server = own_mysql(f"--max-allowed-packet={request.param}M")
-    limits = {"max_payload_bytes": RAISED, "max_result_bytes": RAISED}
+    limits = {"max_payload_bytes": RAISED, "max_result_bytes": RAISED_FOR_RESULTS}
     settings = settings_for(server.url(server.create_database()), redis_url, **limits, **PACE)
     with bench(settings, tmp_path, probe.environ) as made:
         yield made
@@ -153,8 +154,10 @@ RESULTS = {
         ("x", 65_533, True),
         ("x", 65_534, True),
         ("x", MIB, True),
-        ("x", 15 * MIB, True),
-        ("🦀", 4 * MIB - MIB // 2, True),
+        ("x", 15 * MIB - 2, True),  # and two quotes
+        ("x", 15 * MIB - 1, False),
+        ("🦀", 3 * MIB, True),
+        ("🦀", 4 * MIB, False),
         ("x", 17 * MIB, False),
         ('"', 6 * MIB, False),  # 12 MiB of JSON, 24 MiB of SQL
     ],
@@ -183,6 +186,9 @@ def test_results_come_back_byte_for_byte_or_end_with_a_note_after_one_run(
         else:
             assert (task.result, task.error_type) == (None, "ResultNotStorable"), (char, times)
             assert task.last_error, (char, times)
+            if len(char.encode()) * times + 2 > RAISED_FOR_RESULTS:
+                assert str(len(char.encode()) * times + 2) in task.last_error
+                assert str(RAISED_FOR_RESULTS) in task.last_error
             assert work.app.store.ending(task_id)[1] is None
         assert task.attempts == 1, (char, times)
     probe.assert_once([*given, *small])

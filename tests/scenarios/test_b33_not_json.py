@@ -8,8 +8,7 @@ with a note that says what could not be stored and where.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,23 +16,14 @@ from tests.apps import scenarios_b
 from tests.apps.scenarios_b import UNSTORABLE
 from tests.probe import Probe
 from tests.scenarios.command_line import tandemq
-from tests.scenarios.truth import PACE, assert_settled, redis_ids, row_count
-from tests.workers import Bench, bench
+from tests.scenarios.truth import assert_settled, redis_ids, row_count
+from tests.workers import Bench
 
 from tandemq import InvalidTask, NewTask
-from tandemq.core.settings import Settings
 
 pytestmark = [pytest.mark.scenario, pytest.mark.timeout(300)]
 
 APP = "tests.apps.scenarios_b:app"
-
-
-@pytest.fixture
-def work(
-    settings_for: Callable[..., Settings], mysql_url: str, redis_url: str, tmp_path: Path, probe: Probe
-) -> Iterator[Bench]:
-    with bench(settings_for(mysql_url, redis_url, **PACE), tmp_path, probe.environ) as made:
-        yield made
 
 
 PLACES: dict[str, Callable[[Any], tuple[Any, str]]] = {

@@ -8,18 +8,15 @@ stored then.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 from tests.probe import Probe
 from tests.scenarios.command_line import tandemq
-from tests.scenarios.truth import PACE, assert_settled, row_count, sql
-from tests.workers import Bench, bench
+from tests.scenarios.truth import assert_settled, row_count, sql
+from tests.workers import Bench
 
 from tandemq import InvalidTask
-from tandemq.core.settings import Settings
 
 pytestmark = [pytest.mark.scenario, pytest.mark.timeout(300)]
 
@@ -50,14 +47,6 @@ PAIRS = {
     "length": ("y" * 254, "y" * 255),
 }
 TOO_LONG = ("x" * 256, "x" * 299 + "a", "x" * 299 + "b", "é" * 128, "🦀" * 64)
-
-
-@pytest.fixture
-def work(
-    settings_for: Callable[..., Settings], mysql_url: str, redis_url: str, tmp_path: Path, probe: Probe
-) -> Iterator[Bench]:
-    with bench(settings_for(mysql_url, redis_url, **PACE), tmp_path, probe.environ) as made:
-        yield made
 
 
 def test_different_bytes_are_different_tasks_and_the_same_bytes_find_theirs(work: Bench, probe: Probe) -> None:

@@ -8,32 +8,22 @@ and late by no more than a turn of the mover and 0.3 seconds. Every time column 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from itertools import pairwise
 
 import pytest
 from tests.probe import Probe
 from tests.scenarios.sizes import size
 from tests.scenarios.truth import PACE, SLACK, assert_settled, sql
 from tests.waiting import eventually
-from tests.workers import Bench, bench
+from tests.workers import Bench
 
 from tandemq import NewTask
-from tandemq.core.settings import Settings
 
 pytestmark = [pytest.mark.scenario, pytest.mark.timeout(300)]
 
 APP = "tests.apps.scenarios_b:app"
 EARLY_S = 0.005
 LATE_S = PACE["mover_s"] + 0.3
-
-
-@pytest.fixture
-def work(
-    settings_for: Callable[..., Settings], mysql_url: str, redis_url: str, tmp_path: Path, probe: Probe
-) -> Iterator[Bench]:
-    with bench(settings_for(mysql_url, redis_url, **PACE), tmp_path, probe.environ) as made:
-        yield made
 
 
 def enqueue_in_bursts(work: Bench, count: int, chance: random.Random) -> list[int]:
@@ -75,7 +65,7 @@ def test_delayed_tasks_start_in_order_of_due_time_neither_early_nor_late(work: B
     assert lateness[0] >= -EARLY_S, lateness[:5]
     assert lateness[-1] <= LATE_S + SLACK, lateness[-5:]
     in_order = sorted(ids, key=begun.__getitem__)
-    turned = [(a, b) for a, b in zip(in_order, in_order[1:], strict=False) if due[b] < due[a] - 0.001]
+    turned = [(a, b) for a, b in pairwise(in_order) if due[b] < due[a] - 0.001]
     assert not turned, turned
     assert len({round(at % 1, 6) for at in due.values()}) > len(ids) // 2, "the fractions were cut"
     probe.assert_once([warm, *ids])

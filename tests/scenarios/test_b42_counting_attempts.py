@@ -1,8 +1,9 @@
 """B42: as many runs as were asked for, not one more and not one less.
 
-Required: a task that always fails with ``max_retries`` of 0, 1, 2, 24 or 299 begins 1, 2, 3, 25 or 300 times and is then
-dead with that many attempts, and Python and the command line say so in the same words. A replay gives exactly as many
-runs again. A ``max_retries`` that is negative, a text, a fraction, a boolean or a list is refused, nothing is stored.
+Required: a task that always fails with ``max_retries`` of 0, 1, 2, 24 or 299 begins 1, 2, 3, 25 or 300 times and is
+then dead with that many attempts, and Python and the command line say so in the same words. A replay gives exactly as
+many runs again. A ``max_retries`` that is negative, a text, a fraction, a boolean or a list is refused and nothing is
+stored.
 """
 
 from __future__ import annotations

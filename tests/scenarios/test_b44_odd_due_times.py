@@ -13,9 +13,7 @@ import json
 import math
 import random
 import struct
-from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta, timezone
-from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -25,10 +23,9 @@ from tests.scenarios.command_line import tandemq
 from tests.scenarios.sizes import size
 from tests.scenarios.truth import PACE, SLACK, redis_ids, row_count
 from tests.waiting import eventually
-from tests.workers import Bench, bench
+from tests.workers import Bench
 
 from tandemq import InvalidTask, NewTask
-from tandemq.core.settings import Settings
 
 pytestmark = [pytest.mark.scenario, pytest.mark.timeout(300)]
 
@@ -54,8 +51,14 @@ ACCEPTED: dict[str, tuple[dict[str, Any], datetime | None]] = {
     "before 1970": ({"run_at": datetime(1969, 12, 31, 23, 59, 59, tzinfo=UTC)}, NOW),
     "a second ago": ({"run_at": datetime.now(UTC) - timedelta(seconds=1)}, NOW),
     "far east, long ago": ({"run_at": datetime(1500, 1, 1, tzinfo=timezone(timedelta(hours=14)))}, NOW),
-    "2040": ({"run_at": datetime(2040, 2, 29, 1, 2, 3, 456789, tzinfo=UTC)}, datetime(2040, 2, 29, 1, 2, 3, 456789, UTC)),
-    "after 2038": ({"run_at": datetime(2038, 1, 19, 3, 14, 8, tzinfo=UTC)}, datetime(2038, 1, 19, 3, 14, 8, tzinfo=UTC)),
+    "2040": (
+        {"run_at": datetime(2040, 2, 29, 1, 2, 3, 456789, tzinfo=UTC)},
+        datetime(2040, 2, 29, 1, 2, 3, 456789, UTC),
+    ),
+    "after 2038": (
+        {"run_at": datetime(2038, 1, 19, 3, 14, 8, tzinfo=UTC)},
+        datetime(2038, 1, 19, 3, 14, 8, tzinfo=UTC),
+    ),
     "9999": ({"run_at": datetime(9999, 12, 29, tzinfo=UTC)}, datetime(9999, 12, 29, tzinfo=UTC)),
     "fold 0": ({"run_at": datetime(2027, 10, 31, 1, 30, tzinfo=LONDON)}, datetime(2027, 10, 31, 0, 30, tzinfo=UTC)),
     "fold 1": (
@@ -114,14 +117,6 @@ LINES: list[tuple[dict[str, Any], datetime | str | None]] = [
     ({"run_at": 2000000000}, "refused"),
     ({"run_at": "9999-12-31T23:59:59Z"}, "refused"),
 ]
-
-
-@pytest.fixture
-def work(
-    settings_for: Callable[..., Settings], mysql_url: str, redis_url: str, tmp_path: Path, probe: Probe
-) -> Iterator[Bench]:
-    with bench(settings_for(mysql_url, redis_url, **PACE), tmp_path, probe.environ) as made:
-        yield made
 
 
 def test_every_due_time_is_stored_right_or_refused_and_ordinary_delays_keep_their_time(

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
 import pytest
-from tests.contract.broker_contract import HandClock
+from tests.contract.broker_bed import HandClock
 
 from tandemq.broker.breaker import Breaker
 from tandemq.core.errors import BrokerUnavailable

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import codecs
+import gc
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -55,6 +59,22 @@ def test_a_file_that_is_no_python_is_told_apart_from_a_disk_that_fails(raw: byte
 def test_a_file_that_cannot_be_read_is_an_os_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         measure(tmp_path / "missing.py")
+
+
+def test_threads_that_parse_at_once_do_not_disturb_each_other() -> None:
+    # A collection in the middle of the parser lets another thread in: in CPython 3.11 that breaks both.
+    def let_another_thread_in(phase: str, about: dict[str, int]) -> None:
+        time.sleep(0)
+
+    path = Path(ast.__file__)
+    gc.callbacks.append(let_another_thread_in)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            found = set(pool.map(lambda _: measure(path), range(24)))
+    finally:
+        gc.callbacks.remove(let_another_thread_in)
+
+    assert len(found) == 1
 
 
 def test_the_same_files_are_flaky_every_time_and_about_five_percent_of_them() -> None:

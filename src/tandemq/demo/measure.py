@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import threading
 import tokenize
 import zlib
 from dataclasses import dataclass
@@ -11,6 +12,9 @@ from pathlib import Path
 
 #: Share of the files, in percent, whose first attempt fails as a flaky disk would.
 FLAKY_PERCENT = 5
+#: CPython 3.11 counts the depth of the tree it builds per interpreter, not per thread: two threads that build at once
+#: get a SystemError, or a RecursionError for a file that is fine.
+_PARSING = threading.Lock()
 
 
 class DoesNotParse(Exception):
@@ -41,7 +45,8 @@ def measure(path: Path) -> Measure:
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
         source = io.TextIOWrapper(io.BytesIO(raw), encoding).read()
-        tree = ast.parse(source, path.name)
+        with _PARSING:
+            tree = ast.parse(source, path.name)
     except (SyntaxError, ValueError, LookupError, RecursionError, MemoryError) as bad:
         # ValueError: bytes that the declared encoding lacks, or a null byte; MemoryError: nested too deeply.
         raise DoesNotParse(f"{type(bad).__name__}: {bad}") from None

@@ -11,7 +11,7 @@ from tandemq.core.codec import decode
 from tandemq.core.lifecycle import Status
 from tandemq.core.printable import printable, when
 from tandemq.core.task import Task
-from tandemq.demo.measure import Measure
+from tandemq.demo.measure import Measure, is_flaky
 
 
 @dataclass(slots=True)
@@ -39,6 +39,7 @@ class Outcome:
     count: Count = field(default_factory=Count)
     tasks: int = 0
     retries: int = 0
+    flaky: int = 0
     dead: list[Task] = field(default_factory=list)
     unfinished: list[Task] = field(default_factory=list)
     latencies_s: list[float] = field(default_factory=list)
@@ -59,6 +60,7 @@ class Outcome:
         self.tasks += 1
         self.retries += task.retry_count
         name = name_of(task)
+        self.flaky += is_flaky(name)
         if task.status is Status.SUCCEEDED:
             result = decode(task.result or "{}")
             self.count.total += Measure(1, result["lines"], result["bytes"], result["functions"])
@@ -102,14 +104,14 @@ def summary(outcome: Outcome, direct: Count) -> Iterator[str]:
     yield f"{'do not parse':<12}{len(outcome.count.broken):>20,}{len(direct.broken):>20,}"
     yield ""
     yield f"tasks         {outcome.tasks:,}: {outcome.count.total.files:,} succeeded, {len(outcome.dead)} dead"
-    yield f"retries       {outcome.retries:,} (first attempts that were made to fail like a flaky disk)"
+    yield f"retries       {outcome.retries:,} ({outcome.flaky} first attempts were made to fail as a flaky disk would)"
     yield f"speed         {outcome.rate:,.0f} tasks/s"
     p50, p99 = outcome.latency_s(0.50), outcome.latency_s(0.99)
     yield f"latency       enqueue to end: p50 {p50:.2f} s, p99 {p99:.2f} s (all were enqueued before the first started)"
     yield ""
     yield "dead letters"
     for task in outcome.dead:
-        yield f"  {task.id:>6}  {printable(name_of(task))}  {printable(task.last_error)}"
+        yield f"  {task.id:>6}  {printable(name_of(task))}  {printable(task.last_error)[:90]}"
 
 
 def history(task: Task) -> Iterator[str]:
@@ -118,4 +120,4 @@ def history(task: Task) -> Iterator[str]:
     yield f"  {when(task.created_at)}  enqueued"
     for entry in task.attempts_log:
         life = f"replay {entry.replays}, attempt {entry.attempt}" if entry.replays else f"attempt {entry.attempt}"
-        yield f"  {when(entry.ended_at)}  {life}: {entry.outcome}: {entry.error_type}: {printable(entry.error)}"
+        yield f"  {when(entry.ended_at)}  {life}: {entry.outcome}: {printable(entry.error)[:90]}"

@@ -43,7 +43,9 @@ def run(environ: Mapping[str, str]) -> int:
     logging.getLogger("tandemq").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory(prefix="tandemq-demo-") as scratch:
         settings = Settings.load(environ)
-        own = {"data_dir": str(Path(scratch, "data"))} if settings.is_embedded else {}
+        own = {"database_url": settings.database_url, "redis_url": settings.redis_url}
+        if settings.is_embedded:
+            own = {"data_dir": str(Path(scratch, "data"))}
         with contextlib.closing(build(**own)) as app:
             return Demo(app, environ, Path(scratch), SystemClock()).run()
 

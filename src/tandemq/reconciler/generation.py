@@ -12,7 +12,8 @@ writing it makes the write fail, because the value differs: a hole is never decl
 the key to E+1. E-1 is allowed because a reconciler may die between the two. With several queues every pass reads E,
 then *all* keys; moves E once; then moves *every* healthy key to E+1 in the same pass, also those of queues that are
 being rebuilt. Each key sees exactly the sequence of the one-queue rule, for the compare-and-set in MySQL admits one
-reconciler per step of E, and whoever loses it writes no key in this pass. Two traps lie here:
+reconciler per step of E, and whoever loses it begins and moves nothing in this pass (it still helps with chunks, under
+the epoch that it read). Two traps lie here:
 
 - A key that is not moved in a pass in which E was moved falls behind and would be taken for a snapshot two passes
   later. A rebuild outlasts passes. So a building key's epoch moves too: with each chunk it is written as

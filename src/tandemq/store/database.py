@@ -42,21 +42,28 @@ class Tx:
 
     def rows(self, sql: str, params: Sequence[Any] = ()) -> Sequence[Any]:
         """All rows of a SELECT."""
-        return self.connection.exec_driver_sql(sql, tuple(params)).fetchall()
+        return self._run(sql, params).fetchall()
 
     def one(self, sql: str, params: Sequence[Any] = ()) -> Any:
         """The first row, or None."""
-        return self.connection.exec_driver_sql(sql, tuple(params)).first()
+        return self._run(sql, params).first()
 
     def write(self, sql: str, params: Sequence[Any] = ()) -> int:
         """Run a write; how many rows it *matched* (CLIENT_FOUND_ROWS), changed or not."""
         self.check_size(sql, params)
-        return int(self.connection.exec_driver_sql(sql, tuple(params)).rowcount)
+        return self._run(sql, params).rowcount
 
     def insert(self, sql: str, params: Sequence[Any]) -> int:
         """Run an INSERT; the driver's lastrowid."""
         self.check_size(sql, params)
-        return int(self.connection.exec_driver_sql(sql, tuple(params)).lastrowid)
+        return self._run(sql, params).lastrowid
+
+    def _run(self, sql: str, params: Sequence[Any]) -> sa.CursorResult[Any]:
+        try:
+            return self.connection.exec_driver_sql(sql, tuple(params))
+        except (UnicodeError, OverflowError) as cause:
+            # The driver could not even send it: a lone surrogate, or an integer beyond 64 bits.
+            raise StoreRefused(f"a value cannot be sent to the database: {cause}") from cause
 
     def check_size(self, sql: str, params: Sequence[Any]) -> None:
         """PayloadTooLarge if the server would not take this statement.
@@ -84,7 +91,7 @@ class Tx:
 
 def _sent_size(text: str) -> int:
     """Bytes of a text once the driver has escaped it."""
-    return 2 + len(text.encode()) + sum(text.count(c) for c in "\"\\'\n\r\x00\x1a")
+    return 2 + len(text.encode("utf-8", "replace")) + sum(text.count(c) for c in "\"\\'\n\r\x00\x1a")
 
 
 class Abandon(Exception):  # not an error: control flow inside this package

@@ -15,7 +15,7 @@ from tandemq.core.failure import failure
 from tandemq.core.lifecycle import Attempt, Event, Interrupted, Lost, Outcome, TimedOut, Verdict, decide
 from tandemq.core.retry import policy_of
 from tandemq.core.settings import Settings
-from tandemq.core.task import DEFAULT_QUEUE, Lease
+from tandemq.core.task import Lease
 from tandemq.redeliver import dispatch
 from tandemq.service import Throttle
 from tandemq.store.protocol import Moved, Store, WorkerRecord
@@ -41,7 +41,7 @@ class LeaseKeeper:
         self._say = Throttle(_log, clock)
         self._answered_at = float("-inf")
 
-    def register(self) -> None:
+    def register(self, queues: Sequence[str]) -> None:
         """Insert the worker's record: one row per process start."""
         now = self._clock.now()
         self._store.worker_started(
@@ -50,7 +50,7 @@ class LeaseKeeper:
                 name=self._name,
                 host=socket.gethostname(),
                 pid=os.getpid(),
-                queues=",".join(self._options.queues or (DEFAULT_QUEUE,)),
+                queues=",".join(queues),
                 slots=self._options.slots,
                 processes=self._options.processes,
                 state="running",

@@ -61,6 +61,7 @@ class Supervisor:
         self._deaths: deque[float] = deque(maxlen=5)
         self._spawn_at = 0.0
         self._exit_code = 0
+        self._registered = False
         self._orders: dict[str, Any] = {
             "app": app_spec,
             "worker_id": self.worker_id,
@@ -95,7 +96,6 @@ class Supervisor:
         signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
-        self.keeper.register()
         for loop in self._loops:
             loop.start()
         _log.info("worker %s starts: %d x %d slots", self.worker_id, self._options.processes, self._options.slots)
@@ -106,6 +106,7 @@ class Supervisor:
             for child in list(self._children):
                 if not child.hear():
                     self._gone(child)
+            self._register()
             self._end_pending()
             self._pass_on_dead()
             self._watch_limits()
@@ -161,6 +162,18 @@ class Supervisor:
                 )
             )
         child.arena.close()
+
+    def _register(self) -> None:
+        """Once a child has told its queues: without -q only the application knows them."""
+        ready = next((child for child in self._children if child.ready), None)
+        if ready is None or self._registered:
+            return
+        try:
+            self.keeper.register(ready.queues)
+        except StoreUnavailable as away:
+            self._say(logging.WARNING, "register", f"the worker cannot be listed yet: {away}")
+        else:
+            self._registered = True
 
     def _end_pending(self) -> None:
         for _ in range(len(self._to_end)):
