@@ -1,6 +1,7 @@
 """A small shop: orders are processed and mail is sent by a worker. From this folder:
 
-    tandemq -A shop:app worker                                    # in one terminal
+    export TANDEMQ_APP=shop:app
+    tandemq worker                                                # in one terminal
     tandemq enqueue order.process '{"order_id": 123}' --priority high
     tandemq enqueue order.process '{"order_id": 124, "action": "update", "changes": {"city": "Bern"}}'
     tandemq enqueue email.send '{"to": "ada@example.org", "subject": "Thanks"}' --key thanks-123
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tandemq import NonRetryable, RetryPolicy, TandemQ, TaskHandler, current_task
+from tandemq import Failure, NonRetryable, RetryPolicy, TandemQ, TaskHandler, current_task
 
 app = TandemQ()
 
@@ -49,7 +50,7 @@ class ProcessOrder(TaskHandler):
             return {"order_id": order_id, "status": "created"}
         return {"order_id": order_id, "status": "updated", "changes": payload.get("changes", {})}
 
-    def on_dead_letter(self, task_id: int, payload: dict[str, Any], error: Any) -> None:
+    def on_dead_letter(self, task_id: int, payload: dict[str, Any], error: Failure) -> None:
         """Where a shop would tell a human."""
         print(f"order {payload.get('order_id')} needs a look: task {task_id} is dead: {error.message}", flush=True)
 

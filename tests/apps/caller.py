@@ -1,8 +1,9 @@
 """A program that enqueues inside its own transactions, to be told when to commit, and to be killed.
 
 ``python -m tests.apps.caller KIND COUNT`` with KIND connection, session or async. It inserts COUNT orders of its own
-and as many tasks in one transaction, prints ``ids 1,2,3`` and waits for a line: ``commit`` or ``rollback``. Then it
-prints ``commit TIME TIME`` (just before and just after) or ``rollback``, and waits to be told to end.
+and as many tasks in one transaction, prints ``ids 1,2,3`` and waits for a line. On ``rollback`` it rolls back, prints
+``rollback`` and does it all again. On ``commit`` it commits, prints ``commit TIME TIME`` (just before and just after)
+and waits to be told to end.
 
 ``python -m tests.apps.caller KIND forever`` commits one order and its task after the other, printing each id.
 """
@@ -33,20 +34,21 @@ def hear() -> str:
 
 
 def obey_with(owner: sa.Connection | Session, count: int) -> None:
-    owner.execute(sa.text("SELECT COUNT(*) FROM orders"))  # a snapshot that is older than everything that follows
-    ids = []
-    for n in range(count):
-        handle = noop.using(connection=owner).enqueue(n)
-        owner.execute(ORDER, {"n": n, "task_id": handle.id})
-        ids.append(handle.id)
-    say("ids", ",".join(map(str, ids)))
-    if hear() == "rollback":
+    while True:
+        owner.execute(sa.text("SELECT COUNT(*) FROM orders"))  # a snapshot that is older than everything that follows
+        ids = []
+        for n in range(count):
+            handle = noop.using(connection=owner).enqueue(n)
+            owner.execute(ORDER, {"n": n, "task_id": handle.id})
+            ids.append(handle.id)
+        say("ids", ",".join(map(str, ids)))
+        if hear() == "commit":
+            break
         owner.rollback()
         say("rollback")
-    else:
-        before = time.time()
-        owner.commit()
-        say("commit", before, time.time())
+    before = time.time()
+    owner.commit()
+    say("commit", before, time.time())
     hear()
 
 
@@ -61,20 +63,21 @@ def forever_with(owner: sa.Connection | Session) -> None:
 async def obey_async(count: int) -> None:
     engine = create_async_engine(URL.replace("mysql+pymysql", "mysql+asyncmy"))
     async with AsyncSession(engine) as session:
-        await session.execute(sa.text("SELECT COUNT(*) FROM orders"))
-        ids = []
-        for n in range(count):
-            handle = await noop.using(connection=session).aenqueue(n)
-            await session.execute(ORDER, {"n": n, "task_id": handle.id})
-            ids.append(handle.id)
-        say("ids", ",".join(map(str, ids)))
-        if await asyncio.to_thread(hear) == "rollback":
+        while True:
+            await session.execute(sa.text("SELECT COUNT(*) FROM orders"))
+            ids = []
+            for n in range(count):
+                handle = await noop.using(connection=session).aenqueue(n)
+                await session.execute(ORDER, {"n": n, "task_id": handle.id})
+                ids.append(handle.id)
+            say("ids", ",".join(map(str, ids)))
+            if await asyncio.to_thread(hear) == "commit":
+                break
             await session.rollback()
             say("rollback")
-        else:
-            before = time.time()
-            await session.commit()
-            say("commit", before, time.time())
+        before = time.time()
+        await session.commit()
+        say("commit", before, time.time())
         await asyncio.to_thread(hear)
     await engine.dispose()
 

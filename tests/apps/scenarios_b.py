@@ -126,7 +126,11 @@ def deep(megabytes: int) -> None:
 
 
 @app.task(name="b.fail", retry=RetryPolicy(backoff=0, jitter=0))
-def fail() -> None:
-    """Fail at once, every time, to be tried again at once."""
+def fail(times: int = 1_000_000) -> int:
+    """Fail at once so many times, to be tried again at once."""
     probe.start()
-    raise RuntimeError(f"attempt {current_task().attempt}")
+    attempt = current_task().attempt
+    if attempt <= times:
+        raise RuntimeError(f"attempt {attempt}")
+    probe.end()
+    return attempt

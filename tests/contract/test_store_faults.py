@@ -329,6 +329,16 @@ class TestWhatCannotWork:
 
 class TestLocks:
     @pytest.fixture
+    def in_statement(self, mysql_server: MySQLServer, database: str) -> Callable[..., None]:
+        """``in_statement("DELETE FROM ..", 2)``: wait until so many sessions are in the middle of such a statement."""
+        find = "SELECT id FROM information_schema.processlist WHERE db = %s AND info LIKE %s"
+
+        def wait(beginning: str, sessions: int = 1) -> None:
+            eventually(lambda: len(mysql_server.sql(find, (database, beginning + "%"))) >= sessions)
+
+        return wait
+
+    @pytest.fixture
     def other(self, mysql_server: MySQLServer, database: str) -> Iterator[pymysql.cursors.Cursor]:
         """A program that holds locks: a transaction of its own."""
         connection = mysql_server.connect(database, autocommit=False)
@@ -387,22 +397,21 @@ class TestLocks:
         assert store.expired_claims(9) == []
 
     def test_a_renewal_that_waits_for_the_end_of_its_lease_is_lost(
-        self, store: SqlStore, other: pymysql.cursors.Cursor
+        self, store: SqlStore, other: pymysql.cursors.Cursor, in_statement: Callable[..., None]
     ) -> None:
         one = lease(store)
         other.execute("DELETE FROM tandemq_claims WHERE lease_token = %s", (one.token,))
         renewed: list[set[int]] = []
-        renewing = threading.Thread(
-            target=lambda: renewed.append(store.renew([one.token], worker_id="w1", lease_s=30))
-        )
+        renewing = threading.Thread(target=lambda: renewed.append(store.renew([one.token], worker_id="w1", lease_s=30)))
         renewing.start()
+        in_statement("UPDATE tandemq_claims")
         other.connection.commit()
         renewing.join()
 
         assert renewed == [set()]
 
     def test_the_end_of_a_lease_that_waits_for_its_renewal_is_given_up(
-        self, store: SqlStore, other: pymysql.cursors.Cursor
+        self, store: SqlStore, other: pymysql.cursors.Cursor, in_statement: Callable[..., None]
     ) -> None:
         one = lease(store)
         other.execute("UPDATE tandemq_claims SET expires_at = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND")
@@ -415,7 +424,7 @@ class TestLocks:
             )
         )
         ending.start()
-        eventually(lambda: store.oldest_due is not None)
+        in_statement("DELETE FROM tandemq_claims")
         other.connection.commit()
         ending.join()
 
@@ -423,13 +432,16 @@ class TestLocks:
         assert (store.ending(one.id) or ("",))[0] is Status.RUNNING
 
     def test_a_key_waits_for_an_uncommitted_one_and_takes_over_after_a_rollback(
-        self, store: SqlStore, other: pymysql.cursors.Cursor
+        self, store: SqlStore, other: pymysql.cursors.Cursor, in_statement: Callable[..., None]
     ) -> None:
         other.execute("INSERT INTO tandemq_tasks (task_type, payload, idempotency_key) VALUES ('shop.pay', '{}', 'k')")
         answers: list[bool] = []
-        waiting = [threading.Thread(target=lambda: answers.append(store.insert([row(**KEY)])[0].created)) for _ in "abc"]
+        waiting = [
+            threading.Thread(target=lambda: answers.append(store.insert([row(**KEY)])[0].created)) for _ in "abc"
+        ]
         for thread in waiting:
             thread.start()
+        in_statement("INSERT INTO tandemq_tasks", 3)
         other.connection.rollback()
         for thread in waiting:
             thread.join()
@@ -437,7 +449,7 @@ class TestLocks:
         assert sorted(answers) == [False, False, True]
 
     def test_a_key_of_an_uncommitted_other_task_is_a_conflict_once_it_commits(
-        self, store: SqlStore, other: pymysql.cursors.Cursor
+        self, store: SqlStore, other: pymysql.cursors.Cursor, in_statement: Callable[..., None]
     ) -> None:
         other.execute("INSERT INTO tandemq_tasks (task_type, payload, idempotency_key) VALUES ('shop.pay', '{}', 'k')")
         raised: list[BaseException] = []
@@ -450,6 +462,7 @@ class TestLocks:
 
         waiting = threading.Thread(target=enqueue)
         waiting.start()
+        in_statement("INSERT INTO tandemq_tasks")
         other.connection.commit()
         waiting.join()
 

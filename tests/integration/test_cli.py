@@ -196,7 +196,9 @@ def test_every_flag_of_enqueue_reaches_the_row(cli: Cli) -> None:
 
 
 def test_defaults_come_from_the_registered_task_and_else_from_tandemq(embedded: Cli) -> None:
-    registered = embedded.task(int(embedded("-A", "jobs:app", "enqueue", "double", '{"n": 1}', "--json").json["id"]))
+    (embedded.folder / "root.py").write_text('from tandemq import TandemQ\napp = TandemQ(imports=["branch"])\n')
+    (embedded.folder / "branch.py").write_text(JOBS.replace("app = TandemQ()", "from root import app"))
+    registered = embedded.task(embedded("-A", "root:app", "enqueue", "double", '{"n": 1}', "--json").json["id"])
     unknown = embedded.task(embedded.enqueue("double", '{"n": 1}', "--priority", "-15", "--delay", "0"))
 
     assert (registered["queue"], registered["priority_label"]) == ("math", "high")
@@ -259,7 +261,7 @@ def test_a_file_is_stored_in_order(cli: Cli) -> None:
     assert [task["payload"]["n"] for task in cli.tasks()] == list(range(2299, 1299, -1))
     stats = cli("stats", "--json").json
     assert stats["queues"]["math"]["ready"] == stats["redis"]["math"]["ready"] == 2300
-    assert cli("stats").out.splitlines()[1].split() == ["math", "2300", "0", "0", "0"]
+    assert cli("stats").out.splitlines()[1].split() == ["math", "2300", "0", "0", "0", "2300"]
 
 
 def test_a_file_stops_at_the_first_bad_line_and_skip_goes_on(embedded: Cli) -> None:
@@ -468,7 +470,7 @@ def test_enqueue_stores_and_answers_quickly_while_redis_is_away(
     for hurt, heal in ((redis.sigstop, redis.sigcont), (redis.stop, redis.start)):
         hurt()
         task_id, took_s = timed(lambda: servers_cli.enqueue("t", "{}"))
-        assert servers_cli("stats", "--json").json["redis"] is None
+        assert "away" in servers_cli("stats").out.split()
         heal()
 
         assert took_s < 2 + 2 * healthy_s, "two seconds, and the start of a process on a busy machine"
@@ -540,7 +542,7 @@ def test_an_interrupted_import_says_how_much_is_stored(embedded: Cli) -> None:
     assert process.stdin is not None
     process.stdin.write(lines(*[{"type": "t"}] * 1000).encode())
     process.stdin.flush()
-    eventually(lambda: embedded.app.stats()["queues"], 30)
+    eventually(lambda: embedded.app.stats()["queues"], 30)  # which may be before the call that inserts has returned
 
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=20)

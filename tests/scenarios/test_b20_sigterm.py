@@ -66,7 +66,7 @@ def test_sigterm_with_short_long_and_waiting_tasks(work: Bench, probe: Probe, re
 
 def test_sigterm_in_the_moment_of_the_pop(work: Bench, probe: Probe, redis_client: redis.Redis) -> None:
     rng = random.Random(20)
-    at_once = 4
+    at_once = size(3, 4)
     ids: list[int] = []
     for _ in range(size(2, 50)):
         workers = [work.worker("-c", "2", "--no-reconcile", "--no-mover").ready() for _ in range(at_once)]

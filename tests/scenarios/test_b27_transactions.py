@@ -23,7 +23,9 @@ from tests.scenarios.truth import PACE, SLACK, T_REC, assert_settled, push_by_ha
 from tests.waiting import eventually
 from tests.workers import ROOT, Bench, bench, environment
 
+from tandemq.core.clock import SystemClock
 from tandemq.core.settings import Settings
+from tandemq.reconciler import Reconciler
 
 pytestmark = [pytest.mark.scenario, pytest.mark.timeout(300)]
 
@@ -128,24 +130,22 @@ def test_nothing_runs_before_the_commit_or_after_a_rollback_and_everything_after
     work: Bench, probe: Probe, caller: Callable[..., Caller]
 ) -> None:
     worker = work.worker("-c", "4", "--no-reconcile", app=APP).ready()  # it would hide a push that is missing
-    committing = [caller(kind) for kind in KINDS]
-    undone = [caller(kind) for kind in KINDS]
-    killed = [caller(kind) for kind in KINDS]
-    later = {one: one.ids() for one in committing}
-    never = {one: one.ids() for one in [*undone, *killed]}
-    every = [task_id for ids in (*later.values(), *never.values()) for task_id in ids]
-    push_by_hand(work, every)  # even if somebody pushed too early
+    callers, killed = [caller(kind) for kind in KINDS], [caller(kind) for kind in KINDS]
+    never = [task_id for one in [*callers, *killed] for task_id in one.ids()]
+    for one in callers:
+        one.tell("rollback")
+        assert one.hear() == ["rollback"]
+    later = {one: one.ids() for one in callers}
+    wanted = [task_id for ids in later.values() for task_id in ids]
+    push_by_hand(work, [*never, *wanted])  # even if somebody pushed too early
 
     eventually(has_run(work, probe, delay=OPEN_S), OPEN_S + T_REC, worker.text)
 
-    assert not set(every) & set(probe.starts())
-    assert stored(work, every) == 0
-    for one in undone:
-        one.tell("rollback")
-        assert one.hear() == ["rollback"]
+    assert not {*never, *wanted} & set(probe.starts())
+    assert stored(work, [*never, *wanted]) == 0
     for one in killed:
         one.kill9()
-    for one in committing:
+    for one in callers:
         one.tell("commit")
     for one, ids in later.items():
         word, before, after = one.hear()
@@ -154,18 +154,19 @@ def test_nothing_runs_before_the_commit_or_after_a_rollback_and_everything_after
         begun = [mark.at for mark in probe.marks("start") if mark.task_id in set(ids)]
         assert min(begun) >= float(before)
         assert max(begun) <= float(after) + 1.0 + SLACK
-    push_by_hand(work, [task_id for ids in never.values() for task_id in ids])
-    healer = work.worker("-c", "1", app=APP).ready()
-    eventually(has_run(work, probe, delay=1), T_REC, healer.text)
-    wanted = [task_id for ids in later.values() for task_id in ids]
-    starts = probe.starts()
-    assert {task_id: starts[task_id] for task_id in every} == {i: int(i in set(wanted)) for i in every}
-    assert stored(work, every) == len(wanted)
-    assert orders(work) == sorted(wanted)
-    for one in [*committing, *undone]:
         one.end()
+    healer = Reconciler(work.app.store, work.app.broker, SystemClock(), random.Random(27), work.settings, "healer")
+    for _ in range(3):
+        healer.run_once()
+    push_by_hand(work, never)
+    eventually(has_run(work, probe), T_REC, worker.text)
+    starts = probe.starts()
+    assert {task_id: starts[task_id] for task_id in never} == dict.fromkeys(never, 0)
+    assert {task_id: starts[task_id] for task_id in wanted} == dict.fromkeys(wanted, 1)
+    assert stored(work, [*never, *wanted]) == len(wanted)
+    assert orders(work) == sorted(wanted)
     assert_settled(work, probe, wanted)
-    assert "ERROR" not in worker.text() + healer.text()
+    assert "ERROR" not in worker.text()
 
 
 def test_a_caller_killed_between_its_commit_and_the_push_has_enqueued(

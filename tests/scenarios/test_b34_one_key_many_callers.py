@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.scenario, pytest.mark.timeout(300)]
 
 APP = "tests.apps.scenarios_b:app"
 CALLERS = 50
-KEYS = size(4, 100)
+KEYS = size(3, 100)
 
 
 @pytest.fixture
@@ -143,9 +143,7 @@ def test_those_who_wait_for_the_first_caller_agree_on_one_task_whatever_becomes_
     run_all(work, probe, ids)
 
 
-def test_another_payload_is_a_conflict_that_names_the_first_id(
-    work: Bench, probe: Probe, crowd: ThreadPoolExecutor
-) -> None:
+def test_another_payload_is_a_conflict_that_names_the_first_id(work: Bench, crowd: ThreadPoolExecutor) -> None:
     ids = []
     for n in range(KEYS):
 
@@ -171,12 +169,9 @@ def test_another_payload_is_a_conflict_that_names_the_first_id(
     assert row_count(work) == KEYS
     answer = tandemq(work.settings, "enqueue", "b.noop", '{"n": -1}', "--key", "order-0", code=1)
     assert str(ids[0]) in answer.err
-    run_all(work, probe, ids)
 
 
-def test_a_caller_with_an_old_snapshot_gets_the_task_that_it_cannot_see_yet(
-    work: Bench, probe: Probe, mysql_url: str
-) -> None:
+def test_a_caller_with_an_old_snapshot_gets_the_task_that_it_cannot_see_yet(work: Bench, mysql_url: str) -> None:
     engine = sa.create_engine(mysql_url, isolation_level="REPEATABLE READ")
     with engine.begin() as old:
         assert old.execute(sa.text("SELECT COUNT(*) FROM tandemq_tasks")).scalar() == 0
@@ -188,5 +183,4 @@ def test_a_caller_with_an_old_snapshot_gets_the_task_that_it_cannot_see_yet(
         assert conflict.value.task_id == first.id
         other = work.app.enqueue("b.noop", {"n": 3}, idempotency_key="other", connection=old)  # the transaction goes on
     engine.dispose()
-    assert row_count(work) == 2
-    run_all(work, probe, [first.id, other.id])
+    assert {first.id, other.id} == {task_id for (task_id,) in sql(work, "SELECT id FROM {t}tasks")}

@@ -66,7 +66,7 @@ def test_tasks_are_claimed_by_id_and_waited_for_in_redis(
 
 def test_kill_9_of_the_whole_worker_in_the_middle(work: Bench, probe: Probe) -> None:
     """What the killed processes had not recorded runs again, nothing else does, and nothing is lost."""
-    ids = enqueue_file(work, size(2_000, 5_000))
+    ids = enqueue_file(work, size(1_000, 5_000))
     first = work.worker("-p", "2", "-c", "8").ready()
     eventually(lambda: len(probe.ends()) > len(ids) // 4, 30, first.text)
     killed = {child.pid for child in first.children()}

@@ -205,5 +205,31 @@ def test_a_lost_commit_names_the_lines_that_nobody_knows_about() -> None:
     assert told == ["EnqueueUnknown lines 1 to 3: cut"]
 
 
+@pytest.mark.parametrize(("signals", "stored"), [(1, ["t1", "t2"]), (2, [])])
+def test_an_interrupt_lets_the_batch_in_hand_end_and_a_second_one_does_not(
+    signals: int, stored: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines, "BATCH_LINES", 2)
+    queue = Queue()
+
+    def insert(news: list[NewTask]) -> list[bool]:
+        for _ in range(signals if not queue.calls else 0):
+            importer.on_interrupt(2, None)
+        return queue.insert(news)
+
+    importer = Importer(insert, False, lambda number, bad: None)
+    with pytest.raises(KeyboardInterrupt):
+        importer.run(read_lines(stream(*names(1, 2, 3)), skip=0, max_bytes=1000))
+
+    assert queue.stored == stored
+    assert queue.calls == ([2] if stored else []), "nothing more is begun"
+    assert (importer.tally.stored, importer.tally.done) == (len(stored), len(stored))
+
+
+def test_an_interrupt_between_batches_ends_it_at_once() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        Importer(Queue().insert, False, lambda number, bad: None).on_interrupt(2, None)
+
+
 def test_bad_line_is_bad_input() -> None:
     assert issubclass(BadLine, InvalidTask)

@@ -318,6 +318,12 @@ def test_json_is_one_ascii_document(app: Recorder) -> None:
     assert json.loads(out) == {"items": [], "next": None}
 
 
+def test_foreign_lines_are_escaped_one_by_one(capsys: pytest.CaptureFixture[str]) -> None:
+    output.block("File x\n  \x1b[2J\r\u202e\n")
+
+    assert capsys.readouterr().out == "    File x\n      \\x1b[2J\\r\\u202e\n"
+
+
 def test_a_table_is_aligned_by_what_a_terminal_shows(capsys: pytest.CaptureFixture[str]) -> None:
     output.table(("N", "TEXT", "END"), [(1, "abc", None), (23, "日本\x1b", "x" * 99)], empty="none")
     output.table(("N",), [], empty="none")

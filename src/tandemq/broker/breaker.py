@@ -43,6 +43,10 @@ class Breaker:
         if self._pause_s:
             self._close()
 
+    def trip(self, reason: str) -> None:
+        """Open it because a call that it does not guard has failed; nothing happens when it is open already."""
+        self._fail(0.0, reason)
+
     def _admit(self) -> float:
         if not self._pause_s:
             return 0.0

@@ -14,6 +14,7 @@ from tandemq.broker.popping import BadKeys, Popper
 from tandemq.broker.protocol import Popped, Window
 from tandemq.broker.scripts import script
 from tandemq.core.clock import Clock
+from tandemq.core.errors import BrokerUnavailable
 from tandemq.core.task import Level
 from tandemq.core.values import PRIORITY_LABELS, QUEUE_NAME
 
@@ -135,9 +136,9 @@ class RedisBroker:
             return Window()
         return Window(frozenset(sift(tail)[0]), int(length))
 
-    def _read(self, key: str, command: str, *, default: Any) -> Any:
+    def _read(self, key: str, command: str, *, default: Any, role: Role = Role.SERVE) -> Any:
         try:
-            with self._connections.use(Role.SERVE) as client:
+            with self._connections.use(role) as client:
                 return ask(client, command, key)
         except WrongType:
             self._bad_keys.report(key)
@@ -154,8 +155,12 @@ class RedisBroker:
     # Generation
 
     def install(self) -> str | None:
-        """See ``Broker.install``."""
-        return _text(self._read(self._keys.install, "GET", default=None))
+        """See ``Broker.install``. A producer asks it first: with Redis frozen it must not wait here and in the push."""
+        try:
+            return _text(self._read(self._keys.install, "GET", default=None, role=Role.PRODUCE))
+        except BrokerUnavailable as away:
+            self._breaker.trip(str(away))
+            raise
 
     def mark_install(self, install: str) -> str:
         """See ``Broker.mark_install``."""

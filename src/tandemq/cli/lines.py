@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import IO
 
 from tandemq.core.body import new_task, parse_json
@@ -77,7 +78,9 @@ def _parse(number: int, size: int, raw: bytes) -> Line:
 class Importer:
     """Feeds lines to ``insert``. A bad line ends it (BadLine); with ``keep_going`` it is told to ``on_bad``.
 
-    If the process dies, whole batches are stored: ``tally.done`` as last reported, or up to one batch more.
+    If the process dies, whole batches are stored: ``tally.done`` as last reported, or up to one batch more. With
+    ``on_interrupt`` as the handler of SIGINT, Ctrl-C lets the batch in hand end, so that the tally is true; a second
+    one does not.
     """
 
     insert: Insert
@@ -86,6 +89,14 @@ class Importer:
     tally: Tally = field(default_factory=Tally)
     _batch: list[tuple[int, NewTask]] = field(default_factory=list)
     _held: int = 0
+    _inserting: bool = False
+    _interrupted: bool = False
+
+    def on_interrupt(self, number: int, frame: FrameType | None) -> None:
+        """Raise KeyboardInterrupt, now or after the batch in hand."""
+        if not self._inserting or self._interrupted:
+            raise KeyboardInterrupt
+        self._interrupted = True
 
     def run(self, lines: Iterator[Line]) -> None:
         """Take every line; what was read before the line that ends it is stored."""
@@ -108,10 +119,12 @@ class Importer:
         if batch:
             self._store(batch)
         self.tally.done = last
+        if self._interrupted:
+            raise KeyboardInterrupt
 
     def _store(self, batch: list[tuple[int, NewTask]]) -> None:
         try:
-            created = self.insert([task for _, task in batch])
+            created = self._insert([task for _, task in batch])
         except (InvalidTask, IdempotencyConflict) as bad:
             # The call stores all or none and names no line: halves find it, and keep the order.
             if len(batch) == 1:
@@ -126,6 +139,13 @@ class Importer:
             self.tally.stored += sum(created)
             self.tally.existing += len(created) - sum(created)
             self.tally.done = batch[-1][0]
+
+    def _insert(self, news: list[NewTask]) -> list[bool]:
+        self._inserting = True
+        try:
+            return self.insert(news)
+        finally:
+            self._inserting = False
 
     def _refuse(self, number: int, bad: TandemQError) -> None:
         if not self.keep_going:

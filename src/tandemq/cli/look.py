@@ -13,6 +13,7 @@ from tandemq.core.printable import printable
 from tandemq.core.task import Task
 from tandemq.store.protocol import Filter, Page, WorkerRecord
 
+_OPEN = ("ready", "scheduled", "retrying", "running")
 _HEADERS = ("ID", "STATE", "TYPE", "QUEUE", "PRIORITY", "RUNS", "RUN AT", "ERROR")
 
 
@@ -129,11 +130,16 @@ def stats(session: Session, /, as_json: bool) -> int:
     if as_json:
         output.document(counts)
         return 0
-    columns = ("ready", "scheduled", "retrying", "running")
-    rows = [[queue, *[states.get(c, 0) for c in columns]] for queue, states in sorted(counts["queues"].items())]
-    output.table(("QUEUE", *[c.upper() for c in columns]), rows, empty="no open tasks")
+    rows = [_stats_row(queue, states, counts["redis"]) for queue, states in sorted(counts["queues"].items())]
+    output.table(("QUEUE", *[c.upper() for c in _OPEN], "IDS IN REDIS"), rows, empty="no open tasks")
     output.pairs(dict(sorted(counts["ended"].items())))
     return 0
+
+
+def _stats_row(queue: str, states: Mapping[str, Any], redis: Mapping[str, Mapping[str, int]] | None) -> list[object]:
+    counted = [states.get(state, 0) for state in _OPEN]
+    ids = None if redis is None else sum(redis.get(queue, {}).values())
+    return [f"{queue} (at least)" if states.get("capped") else queue, *counted, "away" if ids is None else ids]
 
 
 @click.command()

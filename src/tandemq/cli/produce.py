@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -114,6 +115,7 @@ def _enqueue_file(app: TandemQ, path: str, options: _FileOptions) -> int:
     )
     # JSON may escape every character of the longest payload as \uXXXX, and carries the other fields besides.
     max_bytes = 6 * app.settings.max_payload_bytes + (1 << 16)
+    signal.signal(signal.SIGINT, importer.on_interrupt)
     try:
         with click.open_file(path, "rb") as stream, _bar(path) as bar:
             importer.run(_shown(read_lines(stream, skip=options.skip, max_bytes=max_bytes), bar))

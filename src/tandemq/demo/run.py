@@ -116,7 +116,8 @@ class Demo:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     it.wait(POLL_S)
                 if bar is not None:
-                    done = sum(self._app.stats()["ended"].values())
+                    ended = self._app.stats()["ended"]
+                    done = ended["succeeded"] + ended["dead"]
                     bar.update(done - shown)
                     shown = done
             if it.returncode:

@@ -28,6 +28,8 @@ Work = Callable[["Tx"], T]
 CONFLICT_TRIES = 20
 #: The same for rows that stayed locked for innodb_lock_wait_timeout (3 s).
 LOCK_WAIT_TRIES = 4
+#: And for how long in all: SQLite waits 15 s before it says "locked".
+TRY_FOR_S = 20.0
 #: The smallest max_allowed_packet that servers are run with: a statement below it needs no question.
 SMALL_PACKET = 1024 * 1024
 
@@ -115,6 +117,22 @@ class _Failed(Exception):
         self.kind = errors.classify(cause)
 
 
+class _Patience:
+    """Whether a transaction that failed may be sent again."""
+
+    def __init__(self, lock_waits: int, *, give_up_at: float) -> None:
+        self._left = {Kind.CONFLICT: CONFLICT_TRIES, Kind.LOCK_WAIT: lock_waits, Kind.GONE: 1}
+        self._give_up_at = give_up_at
+        self.tries = 0
+
+    def allows(self, failed: _Failed, now: float) -> bool:
+        """Count this failure. A full pool is not worth a second wait; a lost connection is worth a fresh one, at once."""
+        self.tries += 1
+        left = 0 if isinstance(failed.cause, sa.exc.TimeoutError) else self._left.get(failed.kind, 0)
+        self._left[failed.kind] = left - 1
+        return left > 0 and now < self._give_up_at
+
+
 _databases: weakref.WeakSet[Database] = weakref.WeakSet()
 
 
@@ -177,27 +195,21 @@ class Database:
         return errors.unavailable(self.url.render_as_string(hide_password=True), cause)
 
     def _run(self, work: Work[T], *, write: bool, repeatable: bool, lock_waits: int, crash: str) -> T:
-        conflicts = gone = waits = 0
+        patience = _Patience(lock_waits, give_up_at=self._wall.monotonic() + TRY_FOR_S)
         while True:
             try:
                 return self._once(work, write=write, crash=crash)
             except _Failed as failed:
-                kind, cause = failed.kind, failed.cause
+                cause = failed.cause
                 if failed.unknown and not repeatable:
                     text = str(errors.unavailable(self.url.render_as_string(hide_password=True), cause))
                     raise StoreUnknown(f"the answer to COMMIT was lost; {text}") from cause
-                if kind is Kind.CONFLICT and conflicts < CONFLICT_TRIES:
-                    conflicts += 1
-                    self.pause(conflicts)
-                elif kind is Kind.LOCK_WAIT and lock_waits == 0:
+                if failed.kind is Kind.LOCK_WAIT and lock_waits == 0:
                     raise LockWait from cause
-                elif kind is Kind.LOCK_WAIT and waits < lock_waits:
-                    waits += 1
-                    self.pause(waits)
-                elif kind is Kind.GONE and gone == 0 and not isinstance(cause, sa.exc.TimeoutError):
-                    gone += 1
-                else:
-                    raise self.translate(cause, kind) from cause
+                if not patience.allows(failed, self._wall.monotonic()):
+                    raise self.translate(cause, failed.kind) from cause
+                if failed.kind is not Kind.GONE:
+                    self.pause(patience.tries)
 
     def _once(self, work: Work[T], *, write: bool, crash: str) -> T:
         connection = self._checkout()

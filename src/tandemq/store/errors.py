@@ -105,11 +105,12 @@ def _classify_sqlite(text: str) -> Kind:
 
 def commit_is_unknown(error: BaseException) -> bool:
     """Whether an error at COMMIT leaves open if it happened. A closed socket (code 0) was not written to at all."""
-    if type(original(error)).__module__.startswith("sqlite3"):
+    cause = original(error)
+    if type(cause).__module__.startswith("sqlite3"):
         return False
     number = code(error)
-    if number == 0:
-        return type(original(error)).__name__ != "InterfaceError"
+    if isinstance(cause, OSError | EOFError) or number == 0:
+        return type(cause).__name__ != "InterfaceError"
     return 2000 <= number < 3000 or number in UNKNOWN_AT_COMMIT
 
 

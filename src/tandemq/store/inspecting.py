@@ -124,7 +124,8 @@ class InspectingStore(SurveyingStore):
             if not found:
                 return 0
             deleted = tx.write(self.sql.purge(found))
-            tx.write(self.sql.purge_attempts(found))
+            for row in tx.rows(self.queries.with_attempts(found)):
+                tx.write(self.sql.purge_attempts(), [row[0]])
             return deleted
 
         return self.db.write(work) if ids else 0

@@ -73,6 +73,9 @@ def render(settings: Settings, dialect: str) -> str:
 
 def pending(settings: Settings) -> list[str]:
     """Names of migrations that are not applied yet; changes nothing."""
+    url = engines.url_of(settings)
+    if url.get_backend_name() == "sqlite" and not Path(url.database or "").exists():
+        return [m.name for m in files("sqlite")]  # opening it would create it
     with _connection(settings) as (connection, dialect):
         return [m.name for m in files(dialect) if m.name not in _applied(connection, settings)]
 

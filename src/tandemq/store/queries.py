@@ -192,6 +192,10 @@ class Queries(Tables):
             f" FROM {self.attempts} WHERE task_id = {self.d.p} ORDER BY fence, ended_at, outcome"
         )
 
+    def with_attempts(self, ids: Sequence[int]) -> str:
+        """Which tasks have a history, without locks."""
+        return f"SELECT DISTINCT task_id FROM {self.attempts} WHERE task_id IN ({id_list(ids)}) ORDER BY task_id"
+
     def ending(self) -> str:
         """Parameter: id."""
         return f"SELECT status, result, last_error, dead_reason FROM {self.tasks} WHERE id = {self.d.p}"

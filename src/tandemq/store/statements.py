@@ -250,6 +250,6 @@ class Statements(Tables):
         final = ", ".join(f"'{s}'" for s in Status if s in FINAL)
         return f"{self.d.delete(self.tasks)} WHERE t.id IN ({id_list(ids)}) AND t.status IN ({final})"
 
-    def purge_attempts(self, ids: Sequence[int]) -> str:
-        """Their history."""
-        return f"{self.d.delete(self.attempts)} WHERE t.task_id IN ({id_list(ids)})"
+    def purge_attempts(self) -> str:
+        """The history of one task. Parameter: id. A list of ids would be planned as a scan, which locks every row."""
+        return f"DELETE FROM {self.attempts} WHERE task_id = {self.d.p}"
