@@ -206,7 +206,8 @@ class InspectingContract(StoreContract):
     def test_two_racing_replays_replay_once(self, store: SqlStore) -> None:
         leases = claim(store, insert(store, 50)).leases
         settle(store, *((x, bury()) for x in leases))
-        start, moved = threading.Barrier(4), []
+        start = threading.Barrier(4)
+        moved: list[int] = []
 
         def replay() -> None:
             start.wait()

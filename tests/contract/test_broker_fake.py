@@ -11,7 +11,7 @@ from tests.contract.broker_contract import BrokerContract
 
 from tandemq.broker.client import Connections, Pools, Role
 from tandemq.broker.embedded_server import make_server
-from tandemq.broker.in_process import InProcessPools
+from tandemq.broker.local import InProcessPools
 
 
 class TestEmbeddedServer(BrokerContract):

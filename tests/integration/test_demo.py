@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import email
+import json
 import os
 import re
 from pathlib import Path
@@ -13,13 +16,13 @@ from tandemq.demo import corpus, run
 from tandemq.demo.measure import Measure, is_flaky
 from tandemq.demo.run import DemoFailed
 
-FOLDER = Path(corpus.__file__).parents[1]
+PACKAGES = [Path(module.__file__ or "").parent for module in (asyncio, email, json)]
 
 
 @pytest.fixture(autouse=True)
 def few_files(monkeypatch: pytest.MonkeyPatch) -> list[corpus.SourceFile]:
-    """This package in place of the standard library, some names of it flaky."""
-    files = corpus.standard_library(FOLDER)
+    """Three packages in place of the standard library, some names of them flaky."""
+    files = [file for package in PACKAGES for file in corpus.standard_library(package)]
     files = [corpus.SourceFile(f"stdlib/{n}/{Path(file.path).name}", file.path) for n, file in enumerate(files)]
     assert 0 < sum(is_flaky(file.name) for file in files) < 20
     monkeypatch.setattr(run, "standard_library", lambda: files)

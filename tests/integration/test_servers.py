@@ -146,36 +146,50 @@ def test_a_commit_whose_answer_is_lost_is_committed(mysql_server: MySQLServer, m
     eventually(lambda: mysql_server.sql("SELECT a FROM t", database=name) == [(1,)], 5, "the row")
 
 
-def test_silence_cuts_refusal_and_holding(own_redis: Callable[..., RedisServer]) -> None:
+def test_silence_holds_back_and_lets_go(own_redis: Callable[..., RedisServer]) -> None:
     server = own_redis()
     with Proxy("127.0.0.1", server.port) as proxy:
-        client = _through(proxy, socket_timeout=0.3)
-        assert client.ping()
+        hasty, patient = _through(proxy, socket_timeout=0.3), _through(proxy)
 
         proxy.silent = True
         with pytest.raises(redis.TimeoutError):
-            client.ping()
+            hasty.ping()
         proxy.silent = False
-        assert client.ping()
 
+        assert patient.ping()
+        hasty.close()
+        patient.close()
+
+
+def test_a_cut_resets_what_stands_and_a_refusal_what_comes(own_redis: Callable[..., RedisServer]) -> None:
+    server = own_redis()
+    with Proxy("127.0.0.1", server.port) as proxy:
         with socket.create_connection(("127.0.0.1", proxy.port), timeout=5) as plain:
             plain.sendall(b"PING\r\n")
             assert plain.recv(100) == b"+PONG\r\n"
             proxy.cut()
             with pytest.raises(ConnectionResetError):
                 plain.recv(100)
-        assert client.ping()
 
-        proxy.hold(b"ECHO", 0.15)
-        begun = time.monotonic()
-        assert client.echo("x") == b"x"
-        assert time.monotonic() - begun >= 0.15
-
+        client = _through(proxy)
         proxy.refuse = True
         proxy.cut()
         client.connection_pool.disconnect()
         with pytest.raises(redis.ConnectionError):
             client.ping()
+        client.close()
+
+
+def test_a_held_request_arrives_later(own_redis: Callable[..., RedisServer]) -> None:
+    server = own_redis()
+    with Proxy("127.0.0.1", server.port) as proxy:
+        client = _through(proxy)
+        proxy.hold(b"ECHO", 0.15)
+
+        begun = time.monotonic()
+        assert client.echo("x") == b"x"
+
+        assert time.monotonic() - begun >= 0.15
         client.close()
 
 

@@ -21,7 +21,7 @@ from tests.scenarios.truth import assert_settled, sql
 from tests.waiting import eventually
 from tests.workers import Bench
 
-pytestmark = [pytest.mark.scenario, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.scenario, pytest.mark.timeout(1200)]
 
 GRACE_S, SHORT_S = size(2.5, 5.0), size(1.0, 2.0)
 WAITING = 100

@@ -93,6 +93,20 @@ def test_exactly_so_many_runs_and_as_many_again_after_a_replay(work: Bench, prob
     assert worker.process.poll() is None
 
 
+def test_a_counter_at_its_very_end_holds_up_nobody(work: Bench, probe: Probe) -> None:
+    stuck = work.ids("b.noop", 70)  # more than a worker can hold batches of
+    listed = ",".join(map(str, stuck))
+    sql(work, f"UPDATE {{t}}tasks SET attempts = 2147483647 WHERE id IN ({listed})")  # as only foreign SQL can
+    ids = work.ids("b.noop", 50)
+    worker = work.worker("-c", "2", app=APP).ready()
+    assert work.ended(ids, 20) == {"succeeded": len(ids)}
+    assert all(probe.starts()[task_id] == 1 for task_id in ids)
+    assert not set(stuck) & set(probe.starts())
+    assert "cannot be claimed" in worker.text()
+    assert "Traceback" not in worker.text()
+    assert len(worker.text().splitlines()) < 100
+
+
 def test_bad_values_are_refused_in_python(work: Bench) -> None:
     app = TandemQ(database_url=work.settings.database_url, redis_url=work.settings.redis_url)
     for name, value in REFUSED.items():

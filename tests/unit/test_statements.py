@@ -36,6 +36,16 @@ AFTER_A_CLAIM: list[Callable[[Statements, list[tuple[int, int]]], str]] = [
     lambda s, pairs: s.cancel_running(pairs),
 ]
 
+PLAIN = (
+    *("by_key", "expired_claims", "has_claim", "first_level", "next_priority", "next_queue", "oldest_due"),
+    *("pending_of_level", "past_their_end", "running_between", "next_id", "task", "attempts_of", "ending"),
+    *("open_counts", "ended_counts", "dead_now", "any_due", "any_begun", "lock_one", "queue_defaults"),
+)
+BY_IDS = (
+    *("stored", "due_times", "visible", "not_claimed", "errors_of", "tokens", "cancel_requested"),
+    *("lock_expired", "with_attempts", "lock_for_purge"),
+)
+
 
 @pytest.fixture(params=[MYSQL, SQLITE], ids=["mysql", "sqlite"])
 def dialect(request: pytest.FixtureRequest) -> Dialect:
@@ -127,42 +137,7 @@ def _all_texts(dialect: Dialect, prefix: str) -> list[str]:
     texts += [sql.delete_expired_claim(), sql.lock_expired_claim(), sql.insert_attempts(2), sql.snooze(TWO_TOKENS)]
     texts += [sql.request_cancel(), sql.purge(IDS), sql.purge_attempts(), queries.held(IDS, wait=True, full=True)]
     texts += [queries.held(IDS, wait=False, full=False), queries.lock_for_replay(IDS, before=True), queries.page(["1"])]
-    plain = [
-        "by_key",
-        "expired_claims",
-        "has_claim",
-        "first_level",
-        "next_priority",
-        "next_queue",
-        "oldest_due",
-        "pending_of_level",
-    ]
-    plain += [
-        "past_their_end",
-        "running_between",
-        "next_id",
-        "task",
-        "attempts_of",
-        "ending",
-        "open_counts",
-        "ended_counts",
-        "dead_now",
-    ]
-    plain += ["any_due", "any_begun", "lock_one", "queue_defaults"]
-    lists = [
-        "stored",
-        "due_times",
-        "visible",
-        "not_claimed",
-        "errors_of",
-        "tokens",
-        "cancel_requested",
-        "lock_expired",
-        "with_attempts",
-    ]
-    return (
-        texts + [getattr(queries, n)() for n in plain] + [getattr(queries, n)(IDS) for n in [*lists, "lock_for_purge"]]
-    )
+    return [*texts, *(getattr(queries, n)() for n in PLAIN), *(getattr(queries, n)(IDS) for n in BY_IDS)]
 
 
 def test_dialects_do_not_leak_into_each_other() -> None:

@@ -29,6 +29,6 @@ def connect(settings: Settings, clock: Clock) -> Broker:
 
 def in_process(namespace: str, clock: Clock) -> Broker:
     """A broker that lives and ends with this process; needs ``tandemq[embedded]``. For tests."""
-    from tandemq.broker.in_process import InProcessPools
+    from tandemq.broker.local import InProcessPools
 
     return RedisBroker(InProcessPools(), Keys(namespace), clock)

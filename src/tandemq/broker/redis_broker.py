@@ -164,9 +164,13 @@ class RedisBroker:
 
     def mark_install(self, install: str) -> str:
         """See ``Broker.mark_install``."""
-        with self._connections.use(Role.SERVE) as client:
-            key = self._keys.install
-            _, standing = ask_all(client, [("SET", key, install, "NX"), ("GET", key)])
+        key = self._keys.install
+        try:
+            with self._connections.use(Role.SERVE) as client:
+                _, standing = ask_all(client, [("SET", key, install, "NX"), ("GET", key)])
+        except WrongType:
+            self._bad_keys.report(key)
+            raise BrokerUnavailable(f"the Redis key {key} holds another type than tandemq's: delete it") from None
         return _text(standing) or install
 
     def adopt_install(self, install: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from tandemq.cli import flags, output
+from tandemq.cli import exits, flags, output
 from tandemq.cli.session import Session, pass_session
 from tandemq.core import ids
 from tandemq.core.clock import SystemClock
@@ -67,12 +67,12 @@ def reconcile(session: Session, /, once: bool, as_json: bool) -> int:
     service = Reconciler(app.store, app.broker, SystemClock(), ids.new_random(), app.settings, holder)
     if not once:
         return _run(service, "reconciler")
-    report = service.run_once().to_json()
+    report = service.run_once()
     if as_json:
-        output.document(report)
+        output.document(report.to_json())
     else:
-        output.pairs(report)
-    return 0
+        output.pairs(report.to_json())
+    return exits.FAILED if report.alarms else 0
 
 
 def _run(service: Service, name: str) -> int:

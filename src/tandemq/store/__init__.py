@@ -24,5 +24,6 @@ def connect(settings: Settings, *, clock: Clock | None = None) -> SqlStore:
     """
     if settings.is_embedded:
         settings.data_path.mkdir(parents=True, exist_ok=True)
-        migrate.migrate(settings)
+        if migrate.pending(settings):
+            migrate.migrate(settings)
     return SqlStore(settings, clock)

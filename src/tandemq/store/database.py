@@ -126,7 +126,7 @@ class _Patience:
         self.tries = 0
 
     def allows(self, failed: _Failed, now: float) -> bool:
-        """Count this failure. A full pool is not worth a second wait; a lost connection is worth a fresh one, at once."""
+        """Count this failure. A lost connection is worth a fresh one at once, a full pool no second wait."""
         self.tries += 1
         left = 0 if isinstance(failed.cause, sa.exc.TimeoutError) else self._left.get(failed.kind, 0)
         self._left[failed.kind] = left - 1

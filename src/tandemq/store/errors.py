@@ -28,16 +28,16 @@ LOCK_WAIT_CODES: Final = frozenset({1205})
 #: 1020: snapshot isolation of MariaDB 11.6+; 1412: the table was altered meanwhile; 1206: lock table full.
 CONFLICT_CODES: Final = frozenset({1213, 1020, 1412, 1206, 1614})
 #: 1047 Galera without quorum; 1290, 1792, 1836 read-only; 1021, 1030, 1114 disk full; 1040, 1203 too many connections;
-#: 1053 shutdown; 1317, 1927, 3024 killed; 4031 idle; 115x, 116x the network; 2xxx the client's side.
+#: 1053 shutdown; 1317, 1927, 1969, 3024 killed; 4031 idle; 115x, 116x the network; 2xxx the client; 9001 ProxySQL.
 GONE_CODES: Final = frozenset(
     {1021, 1030, 1040, 1041, 1047, 1053, 1077, 1079, 1114, 1129, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1226}
-    | {1290, 1317, 1792, 1836, 1927, 3024, 3100, 3101, 3168, 3169, 4031}
+    | {1290, 1317, 1792, 1836, 1927, 1969, 3024, 3100, 3101, 3168, 3169, 4031, 9001}
     | {2000, 2002, 2003, 2005, 2006, 2013, 2014, 2026, 2027, 2045, 2055}
 )
 DENIED_CODES: Final = frozenset({1044, 1045, 1049, 1130, 1142, 1143, 1227, 1251, 1370, 1698, 1820, 2059, 2061})
 NOT_MIGRATED_CODES: Final = frozenset({1146, 1054, 1356})
 #: Answers to COMMIT that do not say whether it happened; other answers of the server mean that it did not.
-UNKNOWN_AT_COMMIT: Final = frozenset({1053, 1180, 1317, 1927, 3024, 3100, 3101})
+UNKNOWN_AT_COMMIT: Final = frozenset({1053, 1180, 1317, 1927, 1969, 3024, 3100, 3101, 9001})
 
 _SQLITE: Final = (
     (("database is locked", "database table is locked", "database schema is locked"), Kind.CONFLICT),

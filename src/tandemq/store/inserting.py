@@ -71,6 +71,7 @@ class Inserter:
         self._tx, self._sql, self._q = tx, statements, queries
         self._key_conflict, self._ascii = key_conflict, ascii_text
         self._step: int | None = None
+        self._inserted: list[int] = []
 
     def run(self, rows: Sequence[NewRow]) -> list[Inserted]:
         """Insert all; answers in input order."""
@@ -85,6 +86,15 @@ class Inserter:
                 answers[one.place] = Inserted(task_id, True, one.row.queue, one.row.priority)
         self._add_due_times(answers, [w.place for w in wanted if w.run != "now" and answers[w.place].created])
         return [answers[index] for index in range(len(rows))]
+
+    def undo(self) -> None:
+        """Take back what was inserted before an error, in a transaction that is not ours to roll back.
+
+        By DELETE: the release of a savepoint that began SQLite's transaction would commit it.
+        """
+        if self._inserted:
+            self._tx.write(self._sql.undo_insert(self._inserted))
+            self._inserted.clear()
 
     def _refuse_too_big(self, rows: Sequence[Wanted]) -> None:
         # Before the first is inserted: a caller who goes on with his transaction must not keep half of them.
@@ -108,7 +118,9 @@ class Inserter:
         params = [value for w in rows for value in w.params(ascii_text=self._ascii)]
         last = self._tx.insert(self._sql.insert_head() + values, params)
         step = self._id_step() if len(rows) > 1 else 1
-        return self._tx.dialect.ids_of_insert(last, len(rows), step)
+        ids = self._tx.dialect.ids_of_insert(last, len(rows), step)
+        self._inserted += ids
+        return ids
 
     def _id_step(self) -> int:
         # Read in the same session: a Galera cluster changes it when a node joins.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from sqlalchemy import exc
 
-from tandemq.core.errors import EnqueueUnknown, StoreUnavailable, StoreUnknown
+from tandemq.core.errors import EnqueueUnknown, StoreUnavailable, StoreUnknown, TandemQError
 from tandemq.core.task import Inserted, NewRow
 from tandemq.store import after_commit, errors
 from tandemq.store.base import StoreBase
@@ -93,10 +93,15 @@ class ProducingStore(StoreBase):
         )
         try:
             return inserter.run(rows)
+        except TandemQError:
+            inserter.undo()
+            raise
         except exc.SQLAlchemyError as cause:
             kind = errors.classify(cause)
             if kind in {Kind.CONFLICT, Kind.LOCK_WAIT}:
                 raise
+            if kind is Kind.REFUSED:
+                inserter.undo()
             raise self.db.translate(cause, kind) from cause
 
     def _dialect_of(self, name: str) -> Dialect:

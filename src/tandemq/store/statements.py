@@ -62,6 +62,10 @@ class Statements(Tables):
         expires_at = {"never": f"'{NEVER}'", "after": d.after(), "at": p}[expires]
         return f"({p},{p},{p},{p},{p},{p},{p},{run_at},{expires_at},{d.now},{d.now})"
 
+    def undo_insert(self, ids: Sequence[int]) -> str:
+        """Delete rows of the same uncommitted transaction."""
+        return f"{self.d.delete(self.tasks)} WHERE t.id IN ({id_list(ids)})"
+
     # -- claim
 
     def claim_lock(self, ids: Sequence[int]) -> str:

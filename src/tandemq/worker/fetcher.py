@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tandemq.broker.protocol import Broker
 from tandemq.core.clock import Clock
 from tandemq.core.crash import crash_point
-from tandemq.core.errors import BrokerUnavailable, StoreUnavailable
+from tandemq.core.errors import BrokerUnavailable, StoreRefused, StoreUnavailable, TandemQError
 from tandemq.core.ids import IdSource
 from tandemq.core.lifecycle import Release
 from tandemq.core.task import Level
@@ -134,6 +134,9 @@ class Fetcher:
         except StoreUnavailable as away:
             self._recover(batch, level, ids, away)
             return
+        except TandemQError as refused:
+            self._isolate(batch, level, ids, refused)
+            return
         crash_point("claim.after_commit")
         since = self._clock.monotonic()
         batch.held([lease.id for lease in claimed.leases])
@@ -156,6 +159,19 @@ class Fetcher:
             batch.close()
             self._put_back(level, ids)
             return
+
+    def _isolate(self, batch: Batch, level: Level, ids: list[int], refused: TandemQError) -> None:
+        """Nothing is claimed. One row that the database refuses must not hold up the others of its batch."""
+        batch.settle(ids)
+        batch.close()
+        if not isinstance(refused, StoreRefused):
+            raise refused
+        if len(ids) == 1:
+            self._say(logging.ERROR, "refused", f"task {ids[0]} cannot be claimed and is left as it is: {refused}")
+            return
+        middle = len(ids) // 2
+        for some in (ids[:middle], ids[middle:]):
+            self._claim(level, some, self._inbox.room())
 
     def _send_back(self, claimed: Claimed) -> None:
         put_back: dict[Level, list[int]] = defaultdict(list)
