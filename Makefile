@@ -40,7 +40,7 @@ check: .venv/.dev
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
 	@.venv/bin/mypy
-	@.venv/bin/lint-imports
+	@.venv/bin/lint-imports --no-logo
 	@.venv/bin/pytest -q -m 'not servers' tests/unit tests/contract
 
 clean:

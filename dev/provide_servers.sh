@@ -75,10 +75,12 @@ if command -v apt-get >/dev/null 2>&1; then
     [ -z "$missing" ] && exit 0
 fi
 missing=${missing% }
+sudo=''
+[ "$(id -u)" -eq 0 ] || sudo='sudo '
 if command -v apt-get >/dev/null 2>&1; then
-    line="sudo apt-get install -y --no-remove $missing"
+    line="${sudo}apt-get install -y --no-remove $missing"
 elif command -v dnf >/dev/null 2>&1; then
-    line="sudo dnf install -y $(echo "$missing" | sed 's/redis-server/redis/')"
+    line="${sudo}dnf install -y $(echo "$missing" | sed 's/redis-server/redis/')"
 elif command -v brew >/dev/null 2>&1; then
     line="brew install $(echo "$missing" | sed 's/-server//g')"
 else

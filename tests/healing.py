@@ -14,8 +14,8 @@ import sqlalchemy as sa
 import tandemq.broker
 import tandemq.store
 from tandemq.broker.client import Role
-from tandemq.broker.local import InProcessPools
 from tandemq.broker.keys import Keys
+from tandemq.broker.local import InProcessPools
 from tandemq.broker.redis_broker import RedisBroker
 from tandemq.core.clock import Clock
 from tandemq.core.lifecycle import Status

@@ -110,7 +110,7 @@ def test_ci_runs_make_test_and_nothing_else() -> None:
 
 def test_missing_servers_are_named_with_the_command_that_brings_them(tmp_path: Path) -> None:
     """No server, no apt-get: one line to copy, and a failure."""
-    for name in ("dirname", "mkdir"):
+    for name in ("dirname", "id", "mkdir"):
         (tmp_path / name).symlink_to(str(shutil.which(name)))
     environ = {"PATH": str(tmp_path), "TANDEMQ_TEST_UNPACKED_ONLY": "1"}
     script = (ROOT / "dev" / "provide_servers.sh").read_text()

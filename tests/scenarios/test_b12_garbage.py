@@ -46,11 +46,18 @@ def naming(worker: Worker, shown: str) -> list[str]:
     return [line for line in worker.text().splitlines() if shown in line]
 
 
+def wait_until_made(work: Bench, client: redis.Redis, *queues: str) -> None:
+    """The reconciler makes the lists of a queue that it meets anew, without what was in them; wait until it has."""
+    keys = [f"{work.settings.namespace}:{{{queue}}}:generation" for queue in queues]
+    eventually(lambda: all((client.get(key) or b"").endswith(b":ready") for key in keys), 10)
+
+
 def test_garbage_between_good_ids(work: Bench, probe: Probe, redis_client: redis.Redis) -> None:
     worker = work.worker("-c", "1").ready()
     (child,) = worker.children()
     (done,) = work.ids("noop", 1)
     assert work.ended([done]) == {"succeeded": 1}
+    wait_until_made(work, redis_client, "default")
     before = rows(work, done)
     bad = [*GARBAGE, str(done).encode(), b"999999999"]  # and an id without a row
     busy = work.app.enqueue("sleep", {"seconds": 1})
@@ -76,13 +83,17 @@ def test_garbage_between_good_ids(work: Bench, probe: Probe, redis_client: redis
 
 
 def test_a_flood_of_garbage_is_not_a_flood_of_lines(work: Bench, probe: Probe, redis_client: redis.Redis) -> None:
+    worker = work.worker("-c", "1").ready()
+    first = work.ids("noop", 1)
+    assert work.ended(first) == {"succeeded": 1}
+    wait_until_made(work, redis_client, "default")
     redis_client.lpush(ready_key(work), *[f"junk {n}" for n in range(20_000)])
     (good,) = work.ids("noop", 1)
-    worker = work.worker("-c", "1").ready()
     assert work.ended([good], 20) == {"succeeded": 1}
     assert redis_client.llen(ready_key(work)) == 0
+    eventually(lambda: len(naming(worker, "junk")) >= 100, 5)
     assert len(worker.text().splitlines()) < 200
-    assert_settled(work, probe, [good])
+    assert_settled(work, probe, [*first, good])
 
 
 def test_a_string_where_a_list_should_be(work: Bench, probe: Probe, redis_client: redis.Redis) -> None:
@@ -90,9 +101,7 @@ def test_a_string_where_a_list_should_be(work: Bench, probe: Probe, redis_client
     (child,) = worker.children()
     first = [*work.ids("noop", 1), *work.ids("noop", 1, queue="other")]
     assert work.ended(first) == {"succeeded": 2}
-    generations = [f"{work.settings.namespace}:{{{queue}}}:generation" for queue in ("default", "other")]
-    # The reconciler makes the lists of a queue that it meets anew; what is in their way afterwards stays.
-    eventually(lambda: all((redis_client.get(key) or b"").endswith(b":ready") for key in generations), 10)
+    wait_until_made(work, redis_client, "default", "other")
     redis_client.set(ready_key(work), "not a list")
     redis_client.set(f"{work.settings.namespace}:{{default}}:delayed:10", "no sorted set either")
     waiting = [*work.ids("noop", 5), *work.ids("noop", 5, priority="medium", delay=0.5)]
@@ -106,7 +115,7 @@ def test_a_string_where_a_list_should_be(work: Bench, probe: Probe, redis_client
 
     redis_client.delete(ready_key(work))
 
-    assert work.ended(waiting, T_REC + SLACK) == {"succeeded": 10}
+    assert work.ended(waiting, T_REC) == {"succeeded": 10}
     probe.assert_once([*first, *others, *waiting])
     assert [p.pid for p in worker.children()] == [child.pid]
     assert_settled(work, probe, waiting)

@@ -18,7 +18,7 @@ from tandemq.core.task import Level
 log = logging.getLogger("tandemq.broker")
 
 #: How long a key of another type is left out before it is tried again.
-LEFT_OUT_S = 10.0
+LEFT_OUT_S = 5.0
 #: On a cluster a pop can block on one queue only; the others are looked at this often.
 CLUSTER_BLOCK_S = 0.1
 _SHORTEST_BLOCK_S = 0.01

@@ -115,7 +115,8 @@ class ClaimingStore(StoreBase):
             if waited >= limit_s:
                 dead[row.task_type].append(row)
                 continue
-            delay = min(LAST_DEFER_S, max(FIRST_DEFER_S, waited), max(FIRST_DEFER_S, limit_s - waited))
+            # Half of what it has waited: each look makes it half as long again, so that a rolling deploy is over soon.
+            delay = min(LAST_DEFER_S, max(FIRST_DEFER_S, waited / 2), max(FIRST_DEFER_S, limit_s - waited))
             groups[micros(delay), _WAITING.format(row.task_type, rfc3339(since[row.id]))].append(row.id)
         for (delay_us, text), some in sorted(groups.items(), key=lambda g: g[1]):
             tx.write(self.sql.defer(some), [delay_us, UNKNOWN_TASK, text])

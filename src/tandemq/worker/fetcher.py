@@ -72,6 +72,8 @@ class Fetcher:
         self._backoff_s = 0.0
         self._junk: set[bytes] = set()
         self.stopping = False
+        #: Popped ids that were no longer pending (running, ended, gone): harmless copies.
+        self.dropped = 0
 
     def step(self) -> None:
         """One turn: hand back what waits too long, fetch what there is room for."""
@@ -143,7 +145,15 @@ class Fetcher:
         if not claimed.leases:
             batch.close()
         self._inbox.put([Held(lease, batch, since) for lease in claimed.leases])
+        self._drop(claimed)
         self._send_back(claimed)
+
+    def _drop(self, claimed: Claimed) -> None:
+        if claimed.dropped:
+            self.dropped += len(claimed.dropped)
+            self._say(
+                logging.DEBUG, "dropped", f"{self.dropped} popped ids were no longer pending, e.g. {claimed.dropped[0]}"
+            )
 
     def _recover(self, batch: Batch, level: Level, ids: list[int], away: StoreUnavailable) -> None:
         """The claim's answer is unknown: never run, never forget, ask the database what carries the token."""
