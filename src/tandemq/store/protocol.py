@@ -206,8 +206,8 @@ class Leasing(Protocol):
         The claims row is part of that transaction. Rows locked by others are skipped. A row on its last attempt
         (attempts >= max_retries) is claimed only while fewer than ``free`` rows are claimed before it; it and all after
         it go to ``put_back``. ``known`` None means every type. A row of an unknown type is not claimed: its run_at
-        moves on with backoff (1 s doubling to 30 s), and after ``unknown_task_s`` it is dead (``unknown_task``). A row
-        past ``expires_at`` is dead (``expired``). StoreUnknown: never run, never forget, ``give_back``.
+        moves on with backoff (1 s, half as long again each time, to 30 s), and after ``unknown_task_s`` it is dead
+        (``unknown_task``). A row past ``expires_at`` is dead (``expired``). StoreUnknown: never run, never forget, ``give_back``.
         """
         ...
 
