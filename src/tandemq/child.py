@@ -1,7 +1,8 @@
 """The child process of a worker: imports the application, runs its handlers, and dies with its supervisor.
 
 ``python -m tandemq.child`` reads one JSON line of instructions, then control lines, from stdin; it reports on an
-inherited pipe. Lines to the child: ``drain``, ``stop``, ``dead ID,ID``. Lines from it: ``ready JSON``, ``failed JSON``.
+inherited pipe. Lines to the child: ``drain``, ``stop``, ``dead ID,ID``. Lines from it: ``ready JSON``, ``failed JSON``,
+``away`` (a server cannot be reached).
 End of file on stdin means that the supervisor is gone: nothing renews the leases any more, so nothing more is begun,
 and the process ends before they do.
 """
@@ -14,17 +15,17 @@ import os
 import signal
 import sys
 import threading
-from typing import IO
+from typing import IO, Any
 
 from tandemq.app import load_app
 from tandemq.core import crash
 from tandemq.core.clock import SystemClock
-from tandemq.core.errors import TandemQError
+from tandemq.core.errors import TandemQError, Unavailable
 from tandemq.worker.arena import Arena
 from tandemq.worker.child import Child
 
 _log = logging.getLogger("tandemq.worker")
-EXIT_BAD_APP = 2
+EXIT_BAD_APP, EXIT_AWAY = 2, 3
 
 
 def _control(child: Child, lines: IO[str]) -> None:
@@ -36,19 +37,52 @@ def _control(child: Child, lines: IO[str]) -> None:
             threading.Thread(target=child.stop, name="tandemq-stop", daemon=True).start()
         elif word == "dead":
             child.tell_dead([int(task_id) for task_id in rest.split(",")])
-    # The supervisor is gone. What runs may end within the lease; nobody renews it after that.
+    # The supervisor is gone. What runs may end while the leases stand; nobody renews them any more.
     child.drain()
-    if not child.wait_over(child.terms.begin_s):
+    if not child.wait_over(child.leases_stand_s()):
         os._exit(1)
+
+
+def _own_pipes(orders: dict[str, Any]) -> tuple[IO[str], IO[str]]:
+    """The control and the report pipe, out of reach of handlers and of whatever they start.
+
+    A handler's subprocess would read stdin (and eat a "drain"); one that it forks would hold the pipes open.
+    """
+    control_fd = os.dup(sys.stdin.fileno())
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    own = (control_fd, orders["report_fd"], orders["arena_fd"])
+    for fd in own:
+        os.set_inheritable(fd, False)
+
+    def close_own() -> None:
+        for fd in own:
+            os.close(fd)
+
+    os.register_at_fork(after_in_child=close_own)
+    return os.fdopen(control_fd, "r"), os.fdopen(orders["report_fd"], "w", buffering=1)
+
+
+def _first_line() -> str:
+    """Unbuffered, so that the control lines behind it stay in the pipe."""
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        byte = os.read(0, 1)
+        if not byte:
+            sys.exit(1)
+        line += byte
+    return line.decode()
 
 
 def main() -> None:
     """Entry point of the process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor decides
-    orders = json.loads(sys.stdin.readline())
+    # Ctrl-C reaches the whole group; the supervisor decides. A handler, not SIG_IGN, which subprocesses would inherit.
+    signal.signal(signal.SIGINT, lambda *_: None)
+    orders = json.loads(_first_line())
+    control, report = _own_pipes(orders)
     logging.basicConfig(level=orders["log_level"], format=orders["log_format"])
     crash.arm(os.environ.get("TANDEMQ_CRASH"))
-    report = os.fdopen(orders["report_fd"], "w", buffering=1)
     try:
         app = load_app(orders["app"])
         app.import_tasks()
@@ -62,6 +96,10 @@ def main() -> None:
             clock=SystemClock(),
             encoder=app.encoder,
         )
+    except Unavailable as away:
+        _log.warning("a child cannot start yet: %s", away)
+        report.write("away\n")
+        os._exit(EXIT_AWAY)
     except (TandemQError, ImportError, SyntaxError) as bad:
         report.write(f"failed {json.dumps(str(bad))}\n")
         os._exit(EXIT_BAD_APP)
@@ -72,11 +110,11 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: child.drain())
     child.start()
     report.write(f"ready {json.dumps({'queues': child.terms.queues})}\n")
-    threading.Thread(target=_control, args=(child, sys.stdin), name="tandemq-control", daemon=True).start()
+    threading.Thread(target=_control, args=(child, control), name="tandemq-control", daemon=True).start()
     while not child.wait_over(3600.0):
         pass
     logging.shutdown()
-    os._exit(0)  # threads that still run a handler are the supervisor's to answer for
+    os._exit(child.exit_code)  # threads that still run a handler are the supervisor's to answer for
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tandemq.core.clock import Clock
 from tandemq.core.crash import crash_point
-from tandemq.core.errors import BrokerUnavailable, ForeignInstall, StoreUnavailable
+from tandemq.core.errors import StoreUnavailable, TandemQError
 from tandemq.core.task import Level
 from tandemq.links import Links, PerProcess
 
@@ -47,7 +47,9 @@ class Pusher:
             return True
         try:
             self.push_now(entries)
-        except (BrokerUnavailable, ForeignInstall) as away:
+        except (
+            TandemQError
+        ) as away:  # whatever it is, the rows are committed: an error here would be taken for "not stored"
             self._left_out += len(entries)
             now = self._clock.monotonic()
             if now >= self._warn_at:

@@ -123,6 +123,8 @@ class Links:
                 " it is for trying out and for tests, set both URLs in production",
                 self.settings.data_path,
             )
+        # Before anything can be stored: a Redis URL that cannot work must not be found out after the commit.
+        tandemq.broker.connect(self.settings, SystemClock()).close()
         store = tandemq.store.connect(self.settings, clock=self._store_clock)
         try:
             if not self.settings.is_embedded:

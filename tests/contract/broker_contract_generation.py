@@ -70,6 +70,21 @@ class GenerationContract(BrokerBed):
         assert broker.promote(LOW, now_ms=199, limit=9) == 1
         assert broker.pop([LOW], limit=9, wait_s=0).ids == (8,)
 
+    def test_the_first_chunk_is_popped_before_what_was_pushed_since_the_lists_were_emptied(
+        self, broker: RedisBroker
+    ) -> None:
+        broker.begin_rebuild("default", old=None, new="g0")
+        broker.push(LOW, [4, 5])
+
+        assert broker.rebuild_chunk(
+            "default", old="g0", new="g1", ready=[(0, 1), (20, 9), (0, 2)], delayed=[(0, 8, 100)], first=True
+        )
+        assert broker.rebuild_chunk("default", old="g1", new="g2", ready=[(0, 6), (0, 7)], delayed=[])
+
+        assert broker.pop([LOW], limit=9, wait_s=0).ids == (1, 2, 4, 5, 6, 7)
+        assert broker.pop([HIGH], limit=9, wait_s=0).ids == (9,)
+        assert broker.delayed(LOW) == 1
+
     def test_a_chunk_is_refused_whole_when_the_key_has_changed(self, broker: RedisBroker, raw: redis.Redis) -> None:
         broker.begin_rebuild("default", old=None, new="g0")
         assert broker.rebuild_chunk("default", old="g0", new="g1", ready=[(0, 1)], delayed=[])

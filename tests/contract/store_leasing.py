@@ -193,12 +193,16 @@ class LeasingContract(StoreContract):
 
         assert [timed.renew([one.token], worker_id="w1", lease_s=30) for _ in range(2)] == [{one.token}] * 2
 
-    def test_a_lease_past_its_end_is_not_renewed(self, timed: SqlStore, clock: FakeClock) -> None:
-        one, other = lease(timed), lease(timed)
-        clock.advance(30)
+    def test_a_claim_that_ran_out_is_renewed_until_it_is_ended(self, timed: SqlStore, clock: FakeClock) -> None:
+        one, other = (claim(timed, insert(timed)).leases[0] for _ in range(2))
+        clock.advance(31)
+        assert timed.renew([one.token], worker_id="w1", lease_s=30) == {one.token}
 
-        assert timed.renew([one.token, other.token], worker_id="w1", lease_s=30) == set()
-        assert {c.token for c in timed.expired_claims(10)} == {one.token, other.token}
+        ended = timed.end_lease(one.token, [one.id], judge=lambda _: Release(), worker_id="r", expired_only=True)
+        assert ended is None
+        ended = timed.end_lease(other.token, [other.id], judge=lambda _: Release(), worker_id="r", expired_only=True)
+        assert ended is not None
+        assert timed.renew([other.token], worker_id="w1", lease_s=30) == set()
 
     def test_only_its_own_worker_renews_a_lease(self, store: SqlStore) -> None:
         one = lease(store)

@@ -77,6 +77,10 @@ def _count(store: SqlStore) -> int:
     return sum(q["ready"] for q in store.counts()["queues"].values())
 
 
+def _connection_id(store: SqlStore) -> int:
+    return int(store.db.read(lambda tx: tx.one("SELECT CONNECTION_ID()"))[0])
+
+
 class TestALostAnswerToCommit:
     def test_a_committed_insert_is_found_by_its_ids(self, far: SqlStore, store: SqlStore, proxy: Proxy) -> None:
         proxy.swallow(b"COMMIT")
@@ -250,15 +254,16 @@ class TestALostConnection:
         self, store: SqlStore, mysql_server: MySQLServer, database: str
     ) -> None:
         (task_id,) = insert(store)
+        mine = _connection_id(store)
         child = os.fork()
         if child == 0:
             try:
-                os._exit(0 if store.visible([task_id]) == {task_id} else 1)
+                os._exit(0 if store.visible([task_id]) == {task_id} and _connection_id(store) != mine else 1)
             finally:
                 os._exit(2)
 
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert store.visible([task_id]) == {task_id}
+        assert (store.visible([task_id]), _connection_id(store)) == ({task_id}, mine)
         assert len(mysql_server.sql("SELECT id FROM information_schema.processlist WHERE db = %s", (database,))) == 1
 
     def test_a_signal_in_the_middle_of_a_read_costs_the_connection_only(self, store: SqlStore) -> None:
@@ -268,10 +273,11 @@ class TestALostConnection:
         def interrupted(tx: object) -> None:
             raise Interrupt
 
-        (task_id,) = insert(store)
+        before = _connection_id(store)
         with pytest.raises(Interrupt):
             store.db.write(interrupted)
-        assert store.visible([task_id]) == {task_id}
+
+        assert _connection_id(store) != before
 
 
 class TestWhatCannotWork:
@@ -390,6 +396,8 @@ class TestLocks:
         assert settled is not None
         assert (settled.locked, [m.id for m in settled.moved]) == ((one.id,), [two.id])
         assert [c.token for c in store.expired_claims(9)] == [one.token]
+        # The other task is somebody else's by now: its old worker must not believe in its lease again.
+        assert store.renew([one.token], worker_id="w1", lease_s=30) == set()
         other.connection.rollback()
         rest = store.end_lease(one.token, [one.id, two.id], judge=lost, worker_id="r", expired_only=True)
         assert rest is not None

@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import sqlalchemy as sa
@@ -213,7 +214,7 @@ class TestServersOfAnyMood:
         store = connect(settings)
         text = '{"x":"\\\\ \\" \' 😀"}'
         (task_id,) = insert(store, payload=text)
-        engine = sa.create_engine(server.url(settings.database_url.rpartition("/")[2]))
+        engine = sa.create_engine(server.url(settings.database_url.rpartition("/")[2]) + "?charset=latin1")
         with engine.begin() as connection:
             (own,) = store.insert([row(payload=text, delay_s=30)], connection=connection)
         engine.dispose()
@@ -313,6 +314,22 @@ def test_all_writers_at_once_make_no_deadlock(store: SqlStore, settings: Setting
         )
     )
     assert running == (0,), f"seed {seed}: a running row without a claims row"
+
+
+def test_keys_in_crossed_orders_make_no_deadlock(store: SqlStore, mysql_server: MySQLServer) -> None:
+    before = _deadlocks(mysql_server)
+    start = threading.Barrier(6)
+
+    def enqueue(turn: int) -> None:
+        for n in range(10):
+            keys = [f"{n}.{k}" for k in range(12)]
+            start.wait()
+            store.insert([row(idempotency_key=k) for k in (keys if turn % 2 else keys[::-1])])
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(enqueue, range(6)))
+
+    assert _deadlocks(mysql_server) == before
 
 
 def _deadlocks(server: MySQLServer) -> int:

@@ -189,5 +189,5 @@ def test_the_command_line_stores_or_refuses_them_just_so(work: Bench) -> None:
             assert stored[n] == means
     for flag in size(("--delay=-5",), ("--delay=-5", "--delay=nan", "--delay=1e308", "--run-at=2040-01-01T00:00:00")):
         answer = tandemq(work.settings, "enqueue", "b.noop", "{}", flag, code=2)
-        assert flag.split("=")[0] in answer.err.replace("run_at", "--run-at")
+        assert flag.split("=")[0].lstrip("-") in answer.err.replace("run_at", "run-at")
     assert row_count(work) == len(items)

@@ -114,11 +114,11 @@ def test_no_set_reads_a_column_that_it_wrote_before(dialect: Dialect, sql: State
             written.add(column)
 
 
-def test_a_renewal_is_no_upsert_and_names_token_worker_and_time(sql: Statements) -> None:
+def test_a_renewal_is_no_upsert_and_names_token_and_worker(sql: Statements) -> None:
     text = sql.renew()
 
     assert text.startswith("UPDATE")
-    assert re.search(r"WHERE lease_token = \S+ AND worker_id = \S+ AND expires_at > ", text)
+    assert re.search(r"WHERE lease_token = \S+ AND worker_id = \S+$", text)
 
 
 def test_nothing_but_integers_is_written_into_the_text(sql: Statements) -> None:
@@ -134,7 +134,7 @@ def _all_texts(dialect: Dialect, prefix: str) -> list[str]:
         sql.insert_head() + sql.insert_values(r, e) for r in ("now", "after", "at") for e in ("never", "after", "at")
     ]
     texts += [sql.claim_lock(IDS), sql.insert_claim(), sql.defer(IDS), sql.renew(), sql.delete_claim(), sql.count(2)]
-    texts += [sql.delete_expired_claim(), sql.lock_expired_claim(), sql.insert_attempts(2), sql.snooze(TWO_TOKENS)]
+    texts += [sql.delete_expired_claim(), sql.disown_expired_claim(), sql.insert_attempts(2), sql.snooze(TWO_TOKENS)]
     texts += [sql.request_cancel(), sql.purge(IDS), sql.purge_attempts(), queries.held(IDS, wait=True, full=True)]
     texts += [queries.held(IDS, wait=False, full=False), queries.lock_for_replay(IDS, before=True), queries.page(["1"])]
     return [*texts, *(getattr(queries, n)() for n in PLAIN), *(getattr(queries, n)(IDS) for n in BY_IDS)]

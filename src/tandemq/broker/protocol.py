@@ -120,8 +120,12 @@ class Broker(Protocol):
         new: str,
         ready: Sequence[tuple[int, int]],
         delayed: Sequence[tuple[int, int, int]],
+        first: bool = False,
     ) -> bool:
-        """If the key holds ``old``: LPUSH ``(priority, id)``, ZADD ``(priority, id, due ms)``, write ``new``."""
+        """If the key holds ``old``: LPUSH ``(priority, id)``, ZADD ``(priority, id, due ms)``, write ``new``.
+
+        ``first``: the ready ones go to the end that is popped next, in the same order.
+        """
         ...
 
     def close(self) -> None:

@@ -201,11 +201,13 @@ class RedisBroker:
         new: str,
         ready: Sequence[tuple[int, int]],
         delayed: Sequence[tuple[int, int, int]],
+        first: bool = False,
     ) -> bool:
         """See ``Broker.rebuild_chunk``. At most 2,000 ids a call."""
         groups: dict[tuple[str, str], list[int]] = {}
-        for priority, id_ in ready:
-            groups.setdefault((self._keys.ready(Level(queue, priority)), "LPUSH"), []).append(id_)
+        push, in_order = ("RPUSH", reversed(ready)) if first else ("LPUSH", iter(ready))
+        for priority, id_ in in_order:
+            groups.setdefault((self._keys.ready(Level(queue, priority)), push), []).append(id_)
         for priority, id_, due_ms in delayed:
             groups.setdefault((self._keys.delayed(Level(queue, priority)), "ZADD"), []).extend((due_ms, id_))
         keys = [self._keys.generation(queue), *(key for key, _ in groups)]

@@ -167,5 +167,6 @@ def _url_faults(name: str, url: str, schemes: tuple[str, ...]) -> list[str]:
 
 
 def mask(url: str) -> str:
-    """The URL with everything before the last ``@`` hidden, but for the scheme."""
-    return re.sub(r"^([a-z+]+://)?.*@", r"\1***@", url, flags=re.DOTALL)
+    """The URL with everything before the last ``@`` hidden, but for the scheme, and any password in the query."""
+    hidden = re.sub(r"^([a-z+]+://)?.*@", r"\1***@", url, flags=re.DOTALL)
+    return re.sub(r"(?i)((?:password|passwd|pwd)=)[^&\s'\"]*", r"\1***", hidden)

@@ -157,6 +157,8 @@ class Generation:
                 new=str(Mark(install, epoch, cursor or None)),
                 ready=[(row.level.priority, row.id) for row in rows if row.due],
                 delayed=[(row.level.priority, row.id, row.due_ms) for row in rows if not row.due],
+                # What is in the lists by now was pushed after they were emptied: it is younger than the oldest rows.
+                first=not mark.cursor,
             ):
                 tally.add(refilled=len(rows))
                 if not cursor:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from tandemq.core.errors import InvalidTask
 from tandemq.core.lifecycle import DeadReason, Status
 from tandemq.core.task import Lease, Level, epoch_ms
 from tandemq.core.values import parse_instant, rfc3339
@@ -62,6 +63,7 @@ class ClaimingStore(StoreBase):
         free: int,
         known: Collection[str] | None,
         unknown_task_s: float,
+        queues: Collection[str] | None = None,
     ) -> Claimed:
         """Claim what is claimable of ``ids`` under one token, in one transaction with its claims row; see the protocol.
 
@@ -72,7 +74,7 @@ class ClaimingStore(StoreBase):
 
         def work(tx: Tx) -> Claimed:
             locked = {row[0]: _Row(*row) for row in tx.rows(self.sql.claim_lock(wanted))}
-            found = _sort([locked[i] for i in wanted if i in locked], free=free, known=known)
+            found = _sort([locked[i] for i in wanted if i in locked], free=free, known=known, queues=queues)
             claimed_ids = [row.id for row in found.claimable]
             if claimed_ids:
                 tx.write(self.sql.claim(claimed_ids), [token, me])
@@ -136,10 +138,13 @@ class ClaimingStore(StoreBase):
         ]
 
 
-def _sort(rows: Sequence[_Row], *, free: int, known: Collection[str] | None) -> _Sorted:
+def _sort(rows: Sequence[_Row], *, free: int, known: Collection[str] | None, queues: Collection[str] | None) -> _Sorted:
     found = _Sorted([], [], [], [])
+    misplaced: list[_Row] = []
     for row in rows:
-        if found.put_back:
+        if queues is not None and row.queue not in queues:
+            misplaced.append(row)  # somebody pushed it to the wrong list: it goes to its own
+        elif found.put_back:
             found.put_back.append(row)
         elif row.is_expired:
             found.expired.append(row)
@@ -150,6 +155,7 @@ def _sort(rows: Sequence[_Row], *, free: int, known: Collection[str] | None) -> 
             found.put_back.append(row)
         else:
             found.claimable.append(row)
+    found.put_back.extend(misplaced)
     return found
 
 
@@ -181,4 +187,7 @@ def _counts(found: _Sorted, ended: Sequence[Ended]) -> Counts:
 
 def _waiting_since(error_type: str, text: str | None, now: datetime) -> datetime:
     match = _SINCE.search(text or "") if error_type == UNKNOWN_TASK else None
-    return parse_instant(match[1], "since") if match else now
+    try:
+        return parse_instant(match[1], "since") if match else now
+    except InvalidTask:  # a handler's own UnknownTask error, or another program's
+        return now

@@ -17,7 +17,8 @@ from tandemq.core.settings import Settings, mask
 from tandemq.store.dialects import instant, stamp
 
 #: Finite, so that a dead network is an error and not a hang.
-CONNECT_TIMEOUT_S, READ_TIMEOUT_S, WRITE_TIMEOUT_S = 5, 30, 30
+#: A third of the default lease: one connection that hangs must not cost a worker the renewal of all its leases.
+CONNECT_TIMEOUT_S, READ_TIMEOUT_S, WRITE_TIMEOUT_S = 5, 10, 10
 #: A connection that idled longer is replaced when taken out; the server drops it after ``wait_timeout`` = 60 s.
 POOL_RECYCLE_S = 30
 SQLITE_BUSY_S = 15
@@ -27,7 +28,7 @@ _DRIVERS = {"mysql": "mysql+pymysql", "mariadb": "mysql+pymysql"}
 _SESSION = (
     "SET SESSION time_zone = '+00:00', SESSION wait_timeout = 60,"
     # The second is for metadata locks (somebody alters the table), whose default is a day or a year.
-    " SESSION innodb_lock_wait_timeout = 3, SESSION lock_wait_timeout = 10,"
+    " SESSION innodb_lock_wait_timeout = 3, SESSION lock_wait_timeout = 5,"
     " SESSION sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION'"
 )
 

@@ -23,7 +23,7 @@ class LeasingStore(ClaimingStore):
     """``store.protocol.Leasing``."""
 
     def renew(self, tokens: Collection[int], *, worker_id: str, lease_s: float) -> set[int]:
-        """Extend claims that have not run out; returns the tokens that still stand. The others are lost."""
+        """Extend claims that nobody has ended; returns the tokens that still stand. The others are lost."""
         me, sql = holder(worker_id), self.sql.renew()
 
         def work(tx: Tx) -> set[int]:
@@ -114,9 +114,8 @@ class LeasingStore(ClaimingStore):
 
     def _end_expired(self, tx: Tx, token: int, *, stays: bool) -> bool:
         # Asked in the transaction that moved the tasks: no row means renewed meanwhile, and all of it is rolled back.
-        if stays:
-            return tx.one(self.sql.lock_expired_claim(), [token]) is not None
-        return tx.write(self.sql.delete_expired_claim(), [token]) > 0
+        sql = self.sql.disown_expired_claim() if stays else self.sql.delete_expired_claim()
+        return tx.write(sql, [token]) > 0
 
     def _succeed_all(self, tx: Tx, settlements: Sequence[Settlement], closing: Collection[int]) -> Settled | None:
         results = [s for s in settlements if isinstance(s.verdict, Succeed) and s.verdict.result is not None]

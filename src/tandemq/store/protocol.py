@@ -200,14 +200,16 @@ class Leasing(Protocol):
         free: int,
         known: Collection[str] | None,
         unknown_task_s: float,
+        queues: Collection[str] | None = None,
     ) -> Claimed:
         """Claim what is claimable of ``ids``, in the given order, under one token, in one transaction.
 
         The claims row is part of that transaction. Rows locked by others are skipped. A row on its last attempt
         (attempts >= max_retries) is claimed only while fewer than ``free`` rows are claimed before it; it and all after
-        it go to ``put_back``. ``known`` None means every type. A row of an unknown type is not claimed: its run_at
-        moves on with backoff (1 s, half as long again each time, to 30 s), and after ``unknown_task_s`` it is dead
-        (``unknown_task``). A row past ``expires_at`` is dead (``expired``). StoreUnknown: never run, never forget, ``give_back``.
+        it go to ``put_back``. ``known`` None means every type; rows of other ``queues`` (None: any) go to ``put_back``
+        with their own level. A row of an unknown type is not claimed: its run_at moves on with backoff (1 s, half as
+        long again each time, to 30 s), and after ``unknown_task_s`` it is dead (``unknown_task``). A row past
+        ``expires_at`` is dead (``expired``). StoreUnknown: never run, never forget, ``give_back``.
         """
         ...
 
@@ -219,7 +221,7 @@ class Leasing(Protocol):
         ...
 
     def renew(self, tokens: Collection[int], *, worker_id: str, lease_s: float) -> set[int]:
-        """Extend claims that have not run out; returns the tokens that still stand. The others are lost."""
+        """Extend claims that nobody has ended; returns the tokens that still stand. The others are lost."""
         ...
 
     def cancel_requested(self, ids: Collection[int]) -> set[int]:

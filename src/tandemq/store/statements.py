@@ -111,12 +111,14 @@ class Statements(Tables):
     # -- renew
 
     def renew(self) -> str:
-        """Parameters: microseconds, token, worker_id. Never an upsert, never by worker alone, never after the end."""
+        """Parameters: microseconds, token, worker_id. Never an upsert, never by worker alone.
+
+        A claim that has run out but has not been ended may be renewed: as long as its row stands nobody else has the
+        tasks, and whoever ends it asks for ``expires_at <= now`` in the transaction that moves them. Otherwise an
+        outage of the database longer than a lease would lose every running task.
+        """
         d = self.d
-        return (
-            f"UPDATE {self.claims} SET expires_at = {d.after()}"
-            f" WHERE lease_token = {d.p} AND worker_id = {d.p} AND expires_at > {d.now}"
-        )
+        return f"UPDATE {self.claims} SET expires_at = {d.after()} WHERE lease_token = {d.p} AND worker_id = {d.p}"
 
     def delete_claim(self) -> str:
         """Parameter: token."""
@@ -126,12 +128,12 @@ class Statements(Tables):
         """Parameter: token. No row: it was renewed, or somebody else ended it."""
         return f"DELETE FROM {self.claims} WHERE lease_token = {self.d.p} AND expires_at <= {self.d.now}"
 
-    def lock_expired_claim(self) -> str:
-        """Parameter: token. For a claims row that stays: from here on it cannot be renewed any more."""
-        return (
-            f"SELECT lease_token FROM {self.claims}"
-            f" WHERE lease_token = {self.d.p} AND expires_at <= {self.d.now} {self.d.for_update}"
-        )
+    def disown_expired_claim(self) -> str:
+        """Parameter: token. For a claims row that must stay because a row of it is locked.
+
+        Its worker may not renew it any more: the other tasks of the token have been given to others.
+        """
+        return f"UPDATE {self.claims} SET worker_id = '' WHERE lease_token = {self.d.p} AND expires_at <= {self.d.now}"
 
     # -- finish
 

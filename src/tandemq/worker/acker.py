@@ -34,8 +34,10 @@ class Acker:
         worker_id: str,
         clock: Clock,
         on_dead: Callable[[Held, Bury], None],
+        on_answer: Callable[[float], None],
     ) -> None:
         self._store, self._broker, self._worker_id, self._on_dead = store, broker, worker_id, on_dead
+        self._clock, self._on_answer = clock, on_answer
         self._say = Throttle(_log, clock)
         self._items: list[Item] = []
         self._changed = threading.Condition()
@@ -81,7 +83,7 @@ class Acker:
             self._backoff_s = 0.0
         return True
 
-    def wait_empty(self, timeout_s: float) -> bool:
+    def wait_empty(self, timeout_s: float | None) -> bool:
         """Wait until every verdict has been answered."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._items and not self._flushing, timeout_s)
@@ -110,6 +112,7 @@ class Acker:
             return items
         except Exception as broken:
             return self._isolate(items, broken)
+        self._on_answer(self._clock.monotonic())
         crash_point("finish.after_commit")
         self._settled(items, settled)
         locked = set(settled.locked)

@@ -27,7 +27,9 @@ _HEADER = struct.Struct("<QIIdII")
 _RECORD = struct.Struct("<QIIdd")
 _U64, _U32, _F64 = struct.Struct("<Q"), struct.Struct("<I"), struct.Struct("<d")
 _BATCH_BYTES = _HEADER.size + MAX_TASKS * _RECORD.size
-SIZE = MAX_BATCHES * _BATCH_BYTES
+#: After the batches: when the child's flusher last had an answer (monotonic).
+_FLUSHED = MAX_BATCHES * _BATCH_BYTES
+SIZE = _FLUSHED + 8
 _COUNT, _PHASE, _DEADLINE, _LOST = 8, 12, 16, 24
 _STATE, _CANCEL, _SINCE = 8, 12, 16
 NO_LIMIT = 0.0
@@ -85,11 +87,15 @@ class Arena:
 
     @classmethod
     def create(cls) -> Arena:
-        """An anonymous file of the right size, to be inherited by the child."""
+        """Anonymous memory of the right size, to be inherited by the child. OSError if there is none."""
+        if hasattr(os, "memfd_create"):
+            fd = os.memfd_create("tandemq")
+            os.ftruncate(fd, SIZE)
+            return cls(fd)
         with tempfile.TemporaryFile(prefix="tandemq-") as file:
-            file.truncate(SIZE)
-            fd = os.dup(file.fileno())
-        return cls(fd)
+            file.write(bytes(SIZE))  # written, not only sized: a full disk must be an error here, not a SIGBUS later
+            file.flush()
+            return cls(os.dup(file.fileno()))
 
     def close(self) -> None:
         """Unmap."""
@@ -111,7 +117,17 @@ class Arena:
                 return Batch(self._map, base, token, ids)
         return None
 
+    def note_flush(self, now: float) -> None:
+        """The database has answered for some verdicts."""
+        _F64.pack_into(self._map, _FLUSHED, now)
+
     # the supervisor's side
+
+    @property
+    def flushed_at(self) -> float:
+        """When verdicts were last answered for."""
+        value: float = _F64.unpack_from(self._map, _FLUSHED)[0]
+        return value
 
     def snapshots(self) -> list[Snapshot]:
         """Every batch in use."""

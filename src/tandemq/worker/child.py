@@ -44,7 +44,8 @@ class Child:
         clock: Clock,
         encoder: codec.Encoder | None,
     ) -> None:
-        self._clock, self._orders, self._store = clock, orders, store
+        self._clock, self._orders, self._store, self._arena = clock, orders, store, arena
+        self.exit_code = 0
         self.executor = Executor(
             registry,
             clock=clock,
@@ -57,7 +58,9 @@ class Child:
         self._hooks_done = threading.Event()
         self._wake = threading.Event()
         self._over = threading.Event()
-        self.acker = Acker(store, broker, worker_id=orders["worker_id"], clock=clock, on_dead=self._on_dead)
+        self.acker = Acker(
+            store, broker, worker_id=orders["worker_id"], clock=clock, on_dead=self._on_dead, on_answer=arena.note_flush
+        )
         self.terms = Terms(
             worker_id=orders["worker_id"],
             queues=tuple(orders["queues"] or sorted(registry.queues() | {DEFAULT_QUEUE})),
@@ -106,6 +109,12 @@ class Child:
             started = self._clock.monotonic()
             try:
                 self._run(held)
+            except BaseException:
+                # A slot that is gone would leave its task begun and renewed for ever: the process must go instead.
+                _log.exception("task %s broke its slot, the process is replaced", held.lease.id)
+                self.exit_code = 1
+                self._over.set()
+                raise
             finally:
                 self.inbox.done(self._clock.monotonic() - started)
 
@@ -172,24 +181,38 @@ class Child:
         threading.Thread(target=self._finish, name="tandemq-finish", daemon=True).start()
 
     def _finish(self) -> None:
+        crash.crash_point("shutdown.before_release")
+        self._hand_back()  # at once: the fetcher may be in a claim that takes its time
         if threading.current_thread() is not self._threads[0]:
             self._threads[0].join()
-        crash.crash_point("shutdown.before_release")
-        released = Interrupted(False, failure("Interrupted", "the worker stopped"))
-        held = self.inbox.drain()
-        self.acker.add_all([(h, self.executor.verdict(h.lease, released)) for h in held])
+        self._hand_back()
         self.inbox.close()
         for slot in self._slots:
             slot.join()
-        self.stop()
+        # However long the database takes: results in hand are not thrown away. The supervisor ends it after the grace.
+        self.acker.wait_empty(None)
+        self._end_hooks()
+        self._over.set()
+
+    def _hand_back(self) -> None:
+        released = Interrupted(False, failure("Interrupted", "the worker stopped"))
+        self.acker.add_all([(h, self.executor.verdict(h.lease, released)) for h in self.inbox.drain()])
 
     def stop(self) -> None:
         """Write what is finished and end, whatever still runs: the supervisor answers for that."""
         self.fetcher.stopping = True
         self.acker.wait_empty(FLUSH_S)
+        self._end_hooks()
+        self._over.set()
+
+    def _end_hooks(self) -> None:
         self._hooks.put(None)
         self._hooks_done.wait(FLUSH_S)
-        self._over.set()
+
+    def leases_stand_s(self) -> float:
+        """Seconds until the first of the leases held here may end, as far as this process knows."""
+        held = [s.deadline for s in self._arena.snapshots() if any(s.open_records())]
+        return max(0.0, min(held, default=0.0) - self._clock.monotonic())
 
     def wait_over(self, timeout_s: float | None) -> bool:
         """Wait for the end of a drain or stop."""

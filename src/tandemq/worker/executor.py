@@ -35,6 +35,9 @@ from tandemq.core.task import DEFAULT_TIMEOUT_S, Lease
 from tandemq.registry import CurrentTask, RegisteredTask, Registry, reset_current, set_current
 from tandemq.worker.limits import TimeLimits
 
+LONGEST_LIMIT_S = 100 * 366 * 86_400.0
+_NOT_GIVEN = object()
+
 
 class AsyncLoop:
     """One event loop in one thread for all ``async def`` handlers of the process; started when first needed."""
@@ -91,11 +94,17 @@ class Executor:
         self._loop = AsyncLoop()
 
     def limit_s(self, lease: Lease) -> float | None:
-        """The time limit of this attempt: the enqueue's, else the task's, else the default."""
+        """The time limit of this attempt: the enqueue's, else the task's, else the default; never raises.
+
+        Options may come from other SQL: what is no limit (or beyond a century) counts as not given.
+        """
         task = self._registry.get(lease.task_type)
         limit = task.timeout_s if task is not None else DEFAULT_TIMEOUT_S
-        options = _options(lease)
-        return options["timeout"] if isinstance(options.get("timeout", ""), int | float | None) else limit
+        given = _options(lease).get("timeout", _NOT_GIVEN)
+        if given is None:
+            return None
+        is_number = isinstance(given, int | float) and not isinstance(given, bool)
+        return float(given) if is_number and 0 < given <= LONGEST_LIMIT_S else limit
 
     def run(self, lease: Lease, is_cancelled: Callable[[], bool], limit_s: float | None) -> Outcome:
         """Validate and call the handler in this thread; never raises."""

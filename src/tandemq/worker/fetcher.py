@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tandemq.broker.protocol import Broker
 from tandemq.core.clock import Clock
 from tandemq.core.crash import crash_point
-from tandemq.core.errors import BrokerUnavailable, StoreRefused, StoreUnavailable, TandemQError
+from tandemq.core.errors import BrokerUnavailable, StoreRefused, StoreUnavailable
 from tandemq.core.ids import IdSource
 from tandemq.core.lifecycle import Release
 from tandemq.core.task import Level
@@ -28,6 +28,9 @@ SHORT_BLOCK_S = 0.05
 LEVELS_S = 0.9
 #: Entries that are no ids are each named in the log, so many of them; further ones are only counted.
 NAMED_JUNK = 100
+#: Redis away for longer than this: work goes on from MySQL, so many ids at a time, one look a backoff.
+REDIS_AWAY_S = 5.0
+MAX_DIRECT = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +74,8 @@ class Fetcher:
         self._say = Throttle(_log, clock)
         self._backoff_s = 0.0
         self._junk: set[bytes] = set()
+        self._only_free = False
+        self._redis_away_since: float | None = None
         self.stopping = False
         #: Popped ids that were no longer pending (running, ended, gone): harmless copies.
         self.dropped = 0
@@ -79,17 +84,19 @@ class Fetcher:
         """One turn: hand back what waits too long, fetch what there is room for."""
         self._acker.add_all([(held, Release()) for held in self._inbox.stale()])
         room = self._inbox.room()
+        if self._only_free:
+            room = Room(min(room.pop, room.free), room.free)
         if room.pop <= 0:
-            self._inbox.wait_for_room(SHORT_BLOCK_S)
+            self._inbox.wait_for_room(SHORT_BLOCK_S, free=self._only_free)
             return
         try:
             popped = self._broker.pop(
                 self._watched(), limit=room.pop, wait_s=SHORT_BLOCK_S if self._inbox.waiting else BLOCK_S
             )
         except BrokerUnavailable as away:
-            self._wait_for("Redis", away)
+            self._without_redis(room, away)
             return
-        self._backoff_s = 0.0
+        self._backoff_s, self._redis_away_since = 0.0, None
         for junk in popped.junk:
             self._name_junk(popped.level, junk)
         if not popped.ids or popped.level is None:
@@ -100,6 +107,23 @@ class Fetcher:
             self._put_back(popped.level, ids)
         else:
             self._claim(popped.level, ids, room)
+
+    def _without_redis(self, room: Room, away: BrokerUnavailable) -> None:
+        """Redis away is a degraded mode: after a while due ids are read from the open index, at a gentle rate."""
+        now = self._clock.monotonic()
+        self._redis_away_since = self._redis_away_since or now
+        self._wait_for("Redis", away)
+        if self.stopping or now - self._redis_away_since < REDIS_AWAY_S or room.free < 1:
+            return
+        try:
+            levels = [level for level in self._store.open_levels() if level.queue in self._terms.queues]
+            for level in sorted(levels, key=lambda level: -level.priority):
+                ids = self._store.oldest_due(level, limit=min(room.free, MAX_DIRECT), older_than_s=0.0)
+                if ids:
+                    self._claim(level, ids, Room(len(ids), room.free))
+                    return
+        except StoreUnavailable as also_away:
+            self._wait_for("the database", also_away)
 
     def _name_junk(self, level: Level | None, entry: bytes) -> None:
         if len(self._junk) < NAMED_JUNK:
@@ -131,19 +155,23 @@ class Fetcher:
                 lease_s=self._terms.lease_s,
                 free=room.free,
                 known=self._terms.known,
+                queues=self._terms.queues,
                 unknown_task_s=self._terms.unknown_task_s,
             )
-        except StoreUnavailable as away:
-            self._recover(batch, level, ids, away)
-            return
-        except TandemQError as refused:
+        except StoreRefused as refused:
             self._isolate(batch, level, ids, refused)
+            return
+        except Exception as unknown:  # whatever it was, the claim may have been committed
+            self._recover(batch, level, ids, unknown)
             return
         crash_point("claim.after_commit")
         since = self._clock.monotonic()
         batch.held([lease.id for lease in claimed.leases])
         if not claimed.leases:
             batch.close()
+        # Rows on their last attempt are not claimed ahead: until there are none, pop no more than there are free slots,
+        # or they would be popped, locked and put back in a loop.
+        self._only_free = bool(claimed.put_back)
         self._inbox.put([Held(lease, batch, since) for lease in claimed.leases])
         self._drop(claimed)
         self._send_back(claimed)
@@ -155,14 +183,14 @@ class Fetcher:
                 logging.DEBUG, "dropped", f"{self.dropped} popped ids were no longer pending, e.g. {claimed.dropped[0]}"
             )
 
-    def _recover(self, batch: Batch, level: Level, ids: list[int], away: StoreUnavailable) -> None:
+    def _recover(self, batch: Batch, level: Level, ids: list[int], away: Exception) -> None:
         """The claim's answer is unknown: never run, never forget, ask the database what carries the token."""
         self._put_back(level, ids)  # an outage must not drain the lists
         while not self.stopping:
             self._wait_for("the database", away)
             try:
                 self._store.give_back(batch.token, ids)
-            except StoreUnavailable as still_away:
+            except Exception as still_away:
                 away = still_away
                 continue
             batch.settle(ids)
@@ -170,12 +198,10 @@ class Fetcher:
             self._put_back(level, ids)
             return
 
-    def _isolate(self, batch: Batch, level: Level, ids: list[int], refused: TandemQError) -> None:
+    def _isolate(self, batch: Batch, level: Level, ids: list[int], refused: StoreRefused) -> None:
         """Nothing is claimed. One row that the database refuses must not hold up the others of its batch."""
         batch.settle(ids)
         batch.close()
-        if not isinstance(refused, StoreRefused):
-            raise refused
         if len(ids) == 1:
             self._say(logging.ERROR, "refused", f"task {ids[0]} cannot be claimed and is left as it is: {refused}")
             return

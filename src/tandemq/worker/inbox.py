@@ -80,7 +80,8 @@ class Inbox:
             self._last_done = self._clock.monotonic()
             mean = self._mean_s
             self._mean_s = run_s if mean is None else mean + _WEIGHT * (run_s - mean)
-            if not self._waiting or self._room().pop > 0:
+            room = self._room()
+            if room.free > 0 or room.pop > 0:
                 self._freed.notify()
 
     def room(self) -> Room:
@@ -104,10 +105,11 @@ class Inbox:
             return 0
         return min(MAX_AHEAD, int(AHEAD_S / max(self._mean_s, _FLOOR_S)) * self._slots)
 
-    def wait_for_room(self, timeout_s: float) -> None:
-        """Wait until a slot comes free or the time is up."""
+    def wait_for_room(self, timeout_s: float, *, free: bool = False) -> None:
+        """Wait until something may be fetched (``free``: for a free slot, not ahead) or the time is up."""
         with self._lock:
-            if self._room().pop <= 0 and not self._closed:
+            room = self._room()
+            if (room.free if free else room.pop) <= 0 and not self._closed:
                 self._freed.wait(timeout_s)
 
     def stale(self, after_s: float = AHEAD_S) -> list[Held]:

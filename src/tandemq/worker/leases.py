@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
 from random import Random
 
 from tandemq.broker.protocol import Broker
 from tandemq.core.clock import Clock
-from tandemq.core.errors import StoreUnavailable
+from tandemq.core.errors import StoreUnavailable, TandemQError
 from tandemq.core.failure import failure
 from tandemq.core.lifecycle import Attempt, Event, Interrupted, Lost, Outcome, TimedOut, Verdict, decide
 from tandemq.core.retry import policy_of
@@ -26,6 +28,8 @@ from tandemq.worker.process import ChildProcess
 _log = logging.getLogger("tandemq.worker")
 #: While the database is away, and when a lease is short, renewals are tried this often.
 RETRY_S = 1.0
+#: Between two tries to end leases, and the longest sleep of the ender when nothing wakes it.
+END_AGAIN_S, IDLE_S = 0.1, 60.0
 
 
 class LeaseKeeper:
@@ -92,18 +96,19 @@ class LeaseKeeper:
         standing = self._store.renew(list(held), worker_id=self._worker_id, lease_s=self._settings.lease_s)
         deadline = sent + self._settings.lease_s - min(1.0, self._settings.lease_s / 5)
         for token, (child, snapshot) in held.items():
-            if token in standing:
-                child.arena.set_deadline(snapshot.index, token, deadline)
-            elif any(now.token == token for now in _held(child)):  # else it was finished while the renewal was sent
-                self._say(logging.WARNING, "lost", f"lease {token:x} of {len(snapshot.records)} tasks was lost")
-                child.arena.set_lost(snapshot.index, token)
+            with contextlib.suppress(ValueError):  # unmapped meanwhile: the child was reaped
+                if token in standing:
+                    child.arena.set_deadline(snapshot.index, token, deadline)
+                elif any(now.token == token for now in _held(child)):  # else it was finished while this was sent
+                    self._say(logging.WARNING, "lost", f"lease {token:x} of {len(snapshot.records)} tasks was lost")
+                    child.arena.set_lost(snapshot.index, token)
 
     def _pass_on_cancels(self) -> None:
         for child in self._children():
             for snapshot in _held(child):
                 task_ids = [record.id for record in snapshot.open_records()]
                 asked = self._store.cancel_requested(task_ids) if task_ids else set()
-                if asked:
+                with contextlib.suppress(ValueError):
                     child.arena.set_cancel(snapshot.index, snapshot.token, asked)
 
 
@@ -115,42 +120,85 @@ def _held(child: ChildProcess) -> list[Snapshot]:
     return [s for s in snapshots if s.phase is Phase.HELD and not s.lost]
 
 
-def end_leases(
-    store: Store, broker: Broker, snapshot: Snapshot, *, worker_id: str, rng: Random, culprits: frozenset[int],
-    interrupted: bool, on_dead: Callable[[Sequence[Moved]], None],
-) -> Callable[[], bool]:  # fmt: skip
-    """The act of ending one token of a process that has been reaped; call it until it answers True.
-
-    False (or StoreUnavailable): rows are still locked, perhaps by the dead process's own session, which the server
-    has not noticed yet.
+class Ending:
+    """How the tasks of one token of a reaped process are judged.
 
     Waiting tasks are handed back. Begun ones: interrupted if the process was stopped on purpose; of a process that
     was killed for a culprit the culprit timed out and its neighbours are handed back; otherwise all of them are lost,
     for any of them may have killed it.
     """
-    begun = {r.id for r in snapshot.records if r.state in {State.BEGUN, State.ENDED}}
-    task_ids = [record.id for record in snapshot.records]
 
-    def outcome(task_id: int) -> Outcome:
-        if task_id not in begun:
+    def __init__(self, snapshot: Snapshot, *, culprits: Collection[int], interrupted: bool, rng: Random) -> None:
+        self.snapshot = snapshot
+        self.ids = [record.id for record in snapshot.records]
+        self._states = {record.id: record.state for record in snapshot.records}
+        self._culprits, self._interrupted, self._rng = culprits, interrupted, rng
+
+    def judge(self, lease: Lease) -> Verdict:
+        """``decide``, by the row and the shared memory alone."""
+        attempt = Attempt(lease.attempt, lease.max_retries)
+        return decide(attempt, self._outcome(lease.id), policy_of(lease.options), self._rng)
+
+    def _outcome(self, task_id: int) -> Outcome:
+        state = self._states.get(task_id, State.WAITING)
+        if state not in {State.BEGUN, State.ENDED}:
             return Interrupted(False, failure("Interrupted", "its process ended before it began"))
-        if task_id in culprits:
+        if task_id in self._culprits and state is State.ENDED:
+            return Lost(failure("ResultLost", "it ran to its end, but its result could not be written"))
+        if task_id in self._culprits:
             return TimedOut(failure("TaskTimeout", "still running after its time limit; its process was replaced"))
-        if culprits or interrupted:
+        if self._culprits or self._interrupted:
             return Interrupted(True, failure("Interrupted", "its process was stopped while it ran"))
         return Lost(failure("ProcessLost", "its process died while it ran"))
 
-    def judge(lease: Lease) -> Verdict:
-        return decide(Attempt(lease.attempt, lease.max_retries), outcome(lease.id), policy_of(lease.options), rng)
 
-    def act() -> bool:
-        settled = store.end_lease(snapshot.token, task_ids, judge=judge, worker_id=worker_id, expired_only=False)
+class LeaseEnder:
+    """A service: ends the leases of reaped processes, and keeps what cannot be ended yet."""
+
+    def __init__(
+        self, store: Store, broker: Broker, *, worker_id: str, clock: Clock, on_dead: Callable[[Sequence[Moved]], None]
+    ) -> None:
+        self._store, self._broker, self._worker_id, self._on_dead = store, broker, worker_id, on_dead
+        self._say = Throttle(_log, clock)
+        self._waiting: deque[Ending] = deque()
+
+    def add(self, ending: Ending) -> None:
+        """Queue; call ``Loop.wake`` after it."""
+        self._waiting.append(ending)
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is left to end."""
+        return not self._waiting
+
+    def step(self) -> float:
+        """Try each once; an error keeps it for the next turn, whatever the error."""
+        for _ in range(len(self._waiting)):
+            ending = self._waiting[0]
+            try:
+                done = self._end(ending)
+            except TandemQError as failed:
+                self._say(logging.WARNING, "end", f"the leases of a dead child cannot be ended yet: {failed}")
+                done = False
+            self._waiting.popleft()
+            if not done:
+                self._waiting.append(ending)
+        return END_AGAIN_S if self._waiting else IDLE_S
+
+    def _end(self, ending: Ending) -> bool:
+        """False: rows are still locked, perhaps by the dead process's own session, which the server has not noticed."""
+        token = ending.snapshot.token
+        if ending.snapshot.phase is Phase.CLAIMING:
+            # Its COMMIT may still be under way in the server: only a read that waits for it tells what was claimed.
+            dispatch(self._broker, self._store.give_back(token, ending.ids).moved)
+            return True
+        settled = self._store.end_lease(
+            token, ending.ids, judge=ending.judge, worker_id=self._worker_id, expired_only=False
+        )
         if settled is None:
             return True
-        dispatch(broker, settled.moved)
-        buried = [m for m in settled.moved if m.event is Event.BURY]
+        dispatch(self._broker, settled.moved)
+        buried = [move for move in settled.moved if move.event is Event.BURY]
         if buried:
-            on_dead(buried)
+            self._on_dead(buried)
         return not settled.locked
-
-    return act

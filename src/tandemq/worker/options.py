@@ -22,4 +22,3 @@ class WorkerOptions:
     max_memory_mb: int | None = None
     mover: bool = True
     reconcile: bool = True
-    fair: bool = False

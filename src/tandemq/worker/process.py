@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tandemq.core.clock import Clock
-from tandemq.worker.arena import Arena, Snapshot, State
+from tandemq.worker.arena import Arena, Record, Snapshot, State
 from tandemq.worker.limits import OVERRUN_S
 
-#: A finished task whose verdict does not move for this long, although the database answers, costs its process.
+#: A flusher with finished tasks in hand and no answer for this long, although the database answers, must go.
 FLUSH_STUCK_S = 30.0
 
 
@@ -30,6 +30,8 @@ class ChildProcess:
     queues: tuple[str, ...] = ()
     ready: bool = False
     failed: str = ""
+    away: bool = False
+    told_to_drain: bool = False
     stopping: bool = False
     culprits: set[int] = field(default_factory=set)
     _buffer: bytes = b""
@@ -42,15 +44,33 @@ class ChildProcess:
         """
         arena = Arena.create()
         read_fd, write_fd = os.pipe()
+        try:
+            return cls._spawn(arena, read_fd, write_fd, orders, clock, armed=armed)
+        except OSError:
+            arena.close()
+            os.close(read_fd)
+            raise
+        finally:
+            os.close(write_fd)
+
+    @classmethod
+    def _spawn(
+        cls, arena: Arena, read_fd: int, write_fd: int, orders: dict[str, Any], clock: Clock, *, armed: bool
+    ) -> ChildProcess:
         orders = orders | {"arena_fd": arena.fd, "report_fd": write_fd}
         env = {name: value for name, value in os.environ.items() if armed or name != "TANDEMQ_CRASH"}
         popen = subprocess.Popen(
-            [sys.executable, "-m", "tandemq.child"], stdin=subprocess.PIPE, pass_fds=(arena.fd, write_fd), env=env
+            # -P: the working directory must not shadow the standard library; load_app adds it behind.
+            [sys.executable, "-P", "-m", "tandemq.child"],
+            stdin=subprocess.PIPE,
+            pass_fds=(arena.fd, write_fd),
+            env=env,
         )
-        os.close(write_fd)
         os.set_blocking(read_fd, False)
         child = cls(arena, popen, read_fd, clock.monotonic())
         child.tell(json.dumps(orders))
+        if popen.stdin is not None:
+            os.set_blocking(popen.stdin.fileno(), False)
         return child
 
     @property
@@ -58,19 +78,27 @@ class ChildProcess:
         """The process id."""
         return self.popen.pid
 
-    def tell(self, line: str) -> None:
-        """Send a control line; a child that is gone does not hear it."""
-        with contextlib.suppress(OSError, ValueError):
-            if self.popen.stdin is not None:
-                self.popen.stdin.write(line.encode() + b"\n")
-                self.popen.stdin.flush()
+    def tell(self, line: str) -> bool:
+        """Send a control line; False if it could not take it now: gone, or its pipe is full. Never blocks."""
+        if self.popen.stdin is None:
+            return False
+        try:
+            data = line.encode() + b"\n"
+            # At most PIPE_BUF bytes are written whole or not at all.
+            return os.write(self.popen.stdin.fileno(), data) == len(data)
+        except (OSError, ValueError):
+            return False
 
     def hear(self) -> bool:
-        """Read what it reports; False at the end of file: the process is gone, or going."""
+        """Read what it reports; False when the process is gone, or has closed its pipe and must go.
+
+        A process that a handler forked may hold the pipe open, so the end of file alone would not do.
+        """
+        gone = self.popen.poll() is not None
         try:
             data = os.read(self.report_fd, 65536)
         except BlockingIOError:
-            return True
+            return not gone
         if not data:
             return False
         *lines, self._buffer = (self._buffer + data).split(b"\n")
@@ -80,17 +108,24 @@ class ChildProcess:
                 self.ready, self.queues = True, tuple(json.loads(rest)["queues"])
             elif word == "failed":
                 self.failed = json.loads(rest)
+            elif word == "away":
+                self.away = True
         return True
 
     def overdue(self, now: float, *, store_answers: bool) -> set[int]:
         """Tasks for which this process must go: past their time limit, or finished and never written."""
         late = set()
+        flushed_at = self.arena.flushed_at
+
+        def since_flush(record: Record) -> float:
+            return max(record.since, flushed_at)
+
         for snapshot in self.arena.snapshots():
             for record in snapshot.records:
                 if record.state is State.BEGUN and record.limit_s:
                     if now > record.since + record.limit_s + OVERRUN_S:
                         late.add(record.id)
-                elif record.state is State.ENDED and store_answers and now > record.since + FLUSH_STUCK_S:
+                elif record.state is State.ENDED and store_answers and now > since_flush(record) + FLUSH_STUCK_S:
                     late.add(record.id)
         return late
 
@@ -100,7 +135,8 @@ class ChildProcess:
             self.popen.send_signal(signal.SIGKILL)
 
     def reap(self) -> int:
-        """Wait for the process; only then may its leases be given up."""
+        """End the process; only then may its leases be given up."""
+        self.kill()  # it may have closed its pipe and live on: waiting for that would hold up everything else
         code = self.popen.wait()
         if self.popen.stdin is not None:
             with contextlib.suppress(OSError):

@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import select
+import selectors
 import signal
 import socket
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -22,13 +22,13 @@ from tandemq import store as stores
 from tandemq.broker.protocol import Broker
 from tandemq.core import crash, ids
 from tandemq.core.clock import Clock, SystemClock
-from tandemq.core.errors import ForeignInstall, StoreUnavailable, Unavailable
+from tandemq.core.errors import ForeignInstall, TandemQError, Unavailable
 from tandemq.core.settings import Settings
 from tandemq.mover import Mover
 from tandemq.reconciler import Reconciler
 from tandemq.service import Loop, Throttle
 from tandemq.store.protocol import Moved, Store
-from tandemq.worker.leases import LeaseKeeper, end_leases
+from tandemq.worker.leases import Ending, LeaseEnder, LeaseKeeper
 from tandemq.worker.options import WorkerOptions
 from tandemq.worker.process import ChildProcess
 
@@ -39,6 +39,9 @@ BURST_LOOK_S = 0.2
 #: After the grace time: how long a child may take to write what is finished before it is killed.
 STOP_S = 1.0
 RESPAWN_CAP_S = 10.0
+SPAWN_PAUSE_S = 1.0
+#: At the end of a burst nothing runs: the drain takes no time, and this is no time limit.
+BURST_END_S = 3600.0
 
 
 class Supervisor:
@@ -55,9 +58,10 @@ class Supervisor:
         self._say = Throttle(_log, clock)
         self._children: list[ChildProcess] = []
         self._untold: deque[int] = deque(maxlen=10_000)  # dead letters whose hook no child has been told of yet
-        self._to_end: deque[Callable[[], bool]] = deque()
+        self._selector = selectors.DefaultSelector()
         self._signals = 0
         self._stop_at: float | None = None
+        self._signalled_at: float | None = None
         self._deaths: deque[float] = deque(maxlen=5)
         self._spawn_at = 0.0
         self._exit_code = 0
@@ -76,7 +80,9 @@ class Supervisor:
             store, lambda: list(self._children), settings=settings, worker_id=self.worker_id, name=self.name,
             options=options, clock=clock, state=self._state,
         )  # fmt: skip
-        self._loops = [Loop(self.keeper, clock, rng, "heartbeat")]
+        self.ender = LeaseEnder(store, broker, worker_id=self.worker_id, clock=clock, on_dead=self._tell_dead)
+        self._ending = Loop(self.ender, clock, rng, "lease-ender")
+        self._loops = [Loop(self.keeper, clock, rng, "heartbeat"), self._ending]
         if options.mover:
             self._loops.append(Loop(Mover(store, broker, clock, self.worker_id, settings), clock, rng, "mover"))
         if options.reconcile:
@@ -85,6 +91,7 @@ class Supervisor:
         self._wake_r, self._wake_w = os.pipe()
         for fd in (self._wake_r, self._wake_w):
             os.set_blocking(fd, False)
+        self._selector.register(self._wake_r, selectors.EVENT_READ)
 
     def _state(self) -> str:
         return "draining" if self._stop_at is not None else "running"
@@ -107,7 +114,6 @@ class Supervisor:
                 if not child.hear():
                     self._gone(child)
             self._register()
-            self._end_pending()
             self._pass_on_dead()
             self._watch_limits()
             self._stop_turn()
@@ -122,9 +128,7 @@ class Supervisor:
         self._signals += 1
 
     def _wait(self) -> None:
-        fds = [child.report_fd for child in self._children] + [self._wake_r]
-        readable, _, _ = select.select(fds, [], [], TURN_S)
-        if self._wake_r in readable:
+        if any(key.fd == self._wake_r for key, _ in self._selector.select(TURN_S)):
             with contextlib.suppress(BlockingIOError):
                 os.read(self._wake_r, 4096)
 
@@ -132,36 +136,43 @@ class Supervisor:
         if self._stop_at is not None or self._clock.monotonic() < self._spawn_at:
             return
         while len(self._children) < self._options.processes:
-            self._children.append(ChildProcess.spawn(self._orders, self._clock, armed=not self._deaths))
+            try:
+                child = ChildProcess.spawn(self._orders, self._clock, armed=not self._deaths)
+            except OSError as refused:  # no memory, no processes: as likely as not what killed the last child
+                self._say(logging.ERROR, "spawn", f"a child cannot be started, trying again: {refused}")
+                self._spawn_at = self._clock.monotonic() + SPAWN_PAUSE_S
+                return
+            self._selector.register(child.report_fd, selectors.EVENT_READ)
+            self._children.append(child)
 
     def _gone(self, child: ChildProcess) -> None:
-        """Its pipe is closed. Leases are given up only after the process has been reaped."""
+        """It is dead, or has closed its pipe and is ended here; leases are given up only after that."""
+        self._selector.unregister(child.report_fd)
         code = child.reap()
         self._children.remove(child)
+        self._after_death(child, code)
+        for snapshot in child.leases():
+            self.ender.add(Ending(snapshot, culprits=child.culprits, interrupted=child.stopping, rng=self._rng))
+        child.arena.close()
+        self._ending.wake()
+
+    def _after_death(self, child: ChildProcess, code: int) -> None:
+        now = self._clock.monotonic()
         if child.failed:
             _log.error("the application cannot be loaded: %s", child.failed)
-            self._exit_code = 2
-            self._stop(0.0)
+            if not self._registered:  # it never could: do not go on trying
+                self._exit_code = 2
+                self._stop(0.0)
+            self._spawn_at = now + RESPAWN_CAP_S
+        elif child.away:
+            self._spawn_at = now + SPAWN_PAUSE_S
         elif code and not child.stopping and not child.culprits:
             _log.warning("child %d died (exit code %d), its tasks are handled now", child.pid, code)
-            now = self._clock.monotonic()
             self._deaths.append(now)
             if len(self._deaths) == self._deaths.maxlen and now - self._deaths[0] < RESPAWN_CAP_S:
-                self._spawn_at = now + 1.0  # dying again and again: slower
-        for snapshot in child.leases():
-            self._to_end.append(
-                end_leases(
-                    self._store,
-                    self._broker,
-                    snapshot,
-                    worker_id=self.worker_id,
-                    rng=self._rng,
-                    culprits=frozenset(child.culprits),
-                    interrupted=child.stopping,
-                    on_dead=self._tell_dead,
-                )
-            )
-        child.arena.close()
+                self._spawn_at = now + SPAWN_PAUSE_S  # dying again and again: slower
+        elif now - child.started < SPAWN_PAUSE_S:
+            self._spawn_at = now + SPAWN_PAUSE_S  # used up at once, say by --max-memory below its size
 
     def _register(self) -> None:
         """Once a child has told its queues: without -q only the application knows them."""
@@ -170,21 +181,10 @@ class Supervisor:
             return
         try:
             self.keeper.register(ready.queues)
-        except StoreUnavailable as away:
+        except TandemQError as away:
             self._say(logging.WARNING, "register", f"the worker cannot be listed yet: {away}")
         else:
             self._registered = True
-
-    def _end_pending(self) -> None:
-        for _ in range(len(self._to_end)):
-            end = self._to_end.popleft()
-            try:
-                done = end()
-            except StoreUnavailable as away:
-                self._say(logging.WARNING, "end", f"the leases of a dead child cannot be ended yet: {away}")
-                done = False
-            if not done:
-                self._to_end.append(end)
 
     def _watch_limits(self) -> None:
         now = self._clock.monotonic()
@@ -205,34 +205,36 @@ class Supervisor:
         ready = next((child for child in self._children if child.ready and not child.culprits), None)
         while self._untold and ready is not None:
             task_ids = [self._untold.popleft() for _ in range(min(100, len(self._untold)))]
-            ready.tell("dead " + ",".join(map(str, task_ids)))
+            if not ready.tell("dead " + ",".join(map(str, task_ids))):
+                self._untold.extendleft(reversed(task_ids))
+                return
 
     # stopping
 
     def _stop_turn(self) -> None:
-        if self._signals and self._stop_at is None:
+        now = self._clock.monotonic()
+        if self._signals and self._signalled_at is None:
+            self._signalled_at = now
             grace_s = self._settings.grace_s if self._options.grace_s is None else self._options.grace_s
             _log.info("worker %s stops: running tasks have %g s", self.worker_id, grace_s)
             self._stop(grace_s)
         if self._stop_at is None:
             return
-        now = self._clock.monotonic()
         if self._signals > 1:
             self._stop_at = min(self._stop_at, now)
-        if now < self._stop_at:
-            return
         for child in self._children:
-            if not child.stopping:
+            if not child.told_to_drain:
+                child.told_to_drain = child.tell("drain")
+            if now >= self._stop_at and not child.stopping:
                 child.stopping = True
                 child.tell("stop")
             if now > self._stop_at + STOP_S:
                 child.kill()
 
     def _stop(self, grace_s: float) -> None:
-        if self._stop_at is None:
-            self._stop_at = self._clock.monotonic() + grace_s
-            for child in self._children:
-                child.tell("drain")
+        """Drain; a shorter time than one set before wins."""
+        stop_at = self._clock.monotonic() + grace_s
+        self._stop_at = stop_at if self._stop_at is None else min(self._stop_at, stop_at)
 
     def _burst_turn(self) -> None:
         """Ends when MySQL shows nothing due, running or retrying in its queues, and no child holds anything."""
@@ -241,18 +243,17 @@ class Supervisor:
         queues = sorted({queue for child in self._children for queue in child.queues})
         try:
             busy = self._store.busy(queues)
-        except StoreUnavailable as away:
+        except TandemQError as away:
             self._say(logging.WARNING, "burst", f"the database is away: {away}")
             return
         if not busy and not any(child.leases() for child in self._children):
-            self._stop(3600.0)
+            self._stop(BURST_END_S)
 
     def _close(self) -> None:
         deadline = self._clock.monotonic() + STOP_S
-        while self._to_end and self._clock.monotonic() < deadline:
-            self._end_pending()
-            if self._to_end:
-                self._clock.sleep(TURN_S)
+        while not self.ender.is_idle and self._clock.monotonic() < deadline:
+            self._ending.wake()
+            self._clock.sleep(0.01)
         for loop in self._loops:
             loop.stop(timeout_s=STOP_S)
         self.keeper.stopped()

@@ -1,7 +1,7 @@
 -- Put one chunk of ids back and move the rebuild's cursor, if nobody moved it since it was read.
 -- KEYS[1]  ns:{queue}:generation     KEYS[2..]  one ready or delayed key per group
 -- ARGV[1]  the value read in this pass     ARGV[2]  the new value (cursor moved, or ready)
--- ARGV[3..] per key: 'LPUSH' or 'ZADD', the number n of arguments, then n ids, or n/2 pairs of due ms and id
+-- ARGV[3..] per key: 'LPUSH', 'RPUSH' or 'ZADD', the number n of arguments, then n ids, or n/2 pairs of due ms and id
 -- answer   1 done, 0 another value stands there and nothing was touched
 -- Atomic. Run twice: the second answers 0, so no id is put back twice. At most 4000 arguments per key.
 local current = redis.call('GET', KEYS[1]) or ''
