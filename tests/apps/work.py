@@ -6,6 +6,7 @@ import asyncio
 import ctypes
 import os
 import signal
+import subprocess
 import time
 from typing import Any
 
@@ -126,3 +127,19 @@ class PoisonOrder(TaskHandler):
 
     def on_dead_letter(self, task_id: int, payload: dict[str, Any], error: Any) -> None:
         probe.note("dead-letter", task_id, 0)
+
+
+@app.task(name="forker", retry=QUICK)
+def forker() -> None:
+    """Leaves a process behind that holds every descriptor this one has."""
+    probe.start()
+    if os.fork() == 0:
+        time.sleep(30)
+        os._exit(0)
+    time.sleep(60)
+
+
+@app.task(name="stdin", retry=QUICK)
+def stdin() -> str:
+    with probe.running():
+        return subprocess.run(["head", "-c", "3"], capture_output=True, check=True, text=True).stdout

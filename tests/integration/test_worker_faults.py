@@ -1,0 +1,173 @@
+"""What a worker must outlive: forks, servers that go away at a bad moment, odd rows, a stopped Redis."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.probe import Probe
+from tests.servers import MySQLServer, RedisServer
+from tests.waiting import eventually
+from tests.workers import Bench, bench
+
+from tandemq.core.clock import SystemClock
+from tandemq.core.lifecycle import Release
+from tandemq.core.settings import Settings
+from tandemq.core.task import Lease
+from tandemq.store.protocol import Settled
+from tandemq.worker.arena import Arena
+from tandemq.worker.leases import Ending, LeaseEnder
+
+FAST = {"lease_s": 3.0, "heartbeat_s": 1.0, "reconcile_s": 0.5, "grace_s": 20.0}
+Make = Callable[..., Any]
+
+
+@pytest.fixture
+def work(
+    settings_for: Callable[..., Settings], mysql_url: str, redis_url: str, tmp_path: Path, probe: Probe
+) -> Iterator[Bench]:
+    with bench(settings_for(mysql_url, redis_url, **FAST), tmp_path, probe.environ) as made:
+        yield made
+
+
+def test_a_child_that_dies_is_noticed_though_a_fork_of_it_lives_on(work: Bench, probe: Probe) -> None:
+    handle = work.app.enqueue("forker", {})
+    worker = work.worker("-p", "2", "-c", "1").ready()
+    eventually(lambda: probe.starts()[handle.id] == 1, 20, worker.text)
+    (busy,) = (child for child in worker.children() if child.pid in probe.pids())
+    busy.kill()
+    eventually(lambda: probe.starts()[handle.id] == 2, 10, worker.text)
+    worker.signal(signal.SIGTERM)
+    worker.signal(signal.SIGINT)
+    assert worker.wait(10) == 0
+
+
+def test_a_child_that_starts_while_the_database_is_away_does_not_end_the_worker(
+    settings_for: Callable[..., Settings], own_mysql: Make, redis_url: str, tmp_path: Path, probe: Probe
+) -> None:
+    server: MySQLServer = own_mysql()
+    settings = settings_for(server.url(server.create_database()), redis_url, **FAST)
+    with bench(settings, tmp_path, probe.environ) as work:
+        worker = work.worker("-p", "2", "-c", "1").ready()
+        eventually(lambda: len(work.app.workers()) == 1, 20, worker.text)
+        server.kill9()
+        worker.children()[0].kill()
+        eventually(lambda: "cannot start yet" in worker.text(), 20, worker.text)
+        server.start()
+        ids = work.ids("sleep", 0) + [work.app.enqueue("sleep", {"seconds": 0.2}).id for _ in range(20)]
+        assert work.ended(ids, 40) == {"succeeded": 20}
+        assert worker.process.poll() is None
+        eventually(lambda: len(worker.children()) == 2, 10, worker.text)
+
+
+def test_a_result_in_hand_outlives_an_outage_during_the_drain(
+    settings_for: Callable[..., Settings], own_mysql: Make, redis_url: str, tmp_path: Path, probe: Probe
+) -> None:
+    server: MySQLServer = own_mysql()
+    settings = settings_for(server.url(server.create_database()), redis_url, **FAST)
+    with bench(settings, tmp_path, probe.environ) as work:
+        handle = work.app.enqueue("sleep", {"seconds": 1.0}, max_retries=0)
+        worker = work.worker("-c", "1").ready()
+        eventually(probe.starts, 20, worker.text)
+        server.kill9()
+        worker.signal(signal.SIGTERM)
+        eventually(lambda: "results are kept" in worker.text(), 20, worker.text)
+        time.sleep(6)  # longer than the child once waited; longer than the lease
+        server.start()
+        assert worker.wait(30) == 0
+        assert handle.result(timeout=5) == "slept"
+        probe.assert_once([handle.id])
+
+
+def test_handlers_cannot_read_what_the_supervisor_says(work: Bench, probe: Probe) -> None:
+    handle = work.app.enqueue("stdin", {})
+    worker = work.worker("-c", "1").ready()
+    assert handle.result(timeout=20) == ""
+    worker.signal(signal.SIGTERM)
+    assert worker.wait(10) == 0
+
+
+def test_rows_with_odd_options_run_like_others(
+    work: Bench, mysql_server: MySQLServer, mysql_url: str, probe: Probe
+) -> None:
+    odd = ['{"timeout":1e300}', '{"timeout":' + "9" * 400 + "}", '{"timeout":-1}', '{"timeout":true}', "[]", "{broken"]
+    ids = []
+    for options in odd:
+        ids.append(work.app.enqueue("noop", {}).id)
+        statement = "UPDATE tandemq_tasks SET options = %s WHERE id = %s"
+        mysql_server.sql(statement, (options, ids[-1]), database=mysql_url.rsplit("/", 1)[1])
+    work.worker("-c", "2")
+    assert work.ended(ids, 20) == {"succeeded": len(odd)}
+    probe.assert_once(ids)
+
+
+def test_tasks_on_their_last_attempt_are_not_popped_and_put_back_in_a_loop(
+    work: Bench, mysql_server: MySQLServer, probe: Probe
+) -> None:
+    ids = [work.app.enqueue("sleep", {"seconds": 0.05}, max_retries=0).id for _ in range(80)]
+    mysql_server.general_log(True)
+    work.burst("-c", "4", "--no-reconcile", "--no-mover")
+    log = mysql_server.read_general_log()
+    mysql_server.general_log(False)
+    assert work.statuses(ids) == {"succeeded": 80}
+    claims = [line for line in log.splitlines() if "SKIP LOCKED" in line and "status = 'pending'" in line]
+    assert len(claims) <= 2 * 80, len(claims)
+
+
+def test_work_goes_on_from_mysql_while_redis_stays_away(
+    settings_for: Callable[..., Settings], mysql_url: str, own_redis: Make, tmp_path: Path, probe: Probe
+) -> None:
+    server: RedisServer = own_redis()
+    with bench(settings_for(mysql_url, server.url(), **FAST), tmp_path, probe.environ) as work:
+        worker = work.worker("-c", "4").ready()
+        server.kill9()
+        ids = work.ids("noop", 20)
+        assert work.ended(ids, 40) == {"succeeded": 20}
+        probe.assert_once(ids)
+        assert worker.process.poll() is None
+
+
+class RecordingStore:
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def give_back(self, token: int, ids: object) -> Settled:
+        self.calls.append(f"give_back {token} {ids}")
+        return Settled()
+
+    def end_lease(self, token: int, ids: object, **_: object) -> Settled:
+        self.calls.append(f"end_lease {token} {ids}")
+        return Settled(locked=(1,)) if len(self.calls) < 3 else Settled()
+
+
+def test_a_claim_that_was_under_way_is_given_back_and_locked_rows_are_asked_for_again() -> None:
+    """Ended by token instead, its claims row would go while its COMMIT is still in the server."""
+    arena, store = Arena.create(), RecordingStore()
+    ender = LeaseEnder(store, None, worker_id="w", clock=SystemClock(), on_dead=lambda _: None)  # type: ignore[arg-type]
+    arena.open(7, [1, 2], 1.0)
+    held = arena.open(8, [3], 1.0)
+    assert held is not None
+    held.held([3])
+    for snapshot in arena.snapshots():
+        ending = Ending(snapshot, culprits=(), interrupted=False, rng=random.Random(1))
+        ender.add(ending)
+    while not ender.is_idle:
+        ender.step()
+    assert store.calls == ["give_back 7 [1, 2]", "end_lease 8 [3]", "end_lease 8 [3]"]
+    arena.close()
+
+
+def test_a_waiting_task_of_a_dead_process_is_handed_back_even_on_its_last_attempt() -> None:
+    arena = Arena.create()
+    batch = arena.open(8, [3], 1.0)
+    assert batch is not None
+    batch.held([3])
+    (snapshot,) = arena.snapshots()
+    ending = Ending(snapshot, culprits=(), interrupted=False, rng=random.Random(1))
+    assert ending.judge(Lease(3, "q", 0, "t", "{}", "", 1, 0, 0, 1, 8)) == Release(None)
+    arena.close()
