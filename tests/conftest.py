@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from tandemq.core.settings import Settings
 from tests import servers
 from tests.probe import Probe
 from tests.servers import ExternalMySQL, ExternalRedis, MySQLServer, RedisServer
-
-from tandemq.core.settings import Settings
 
 SERVER_FIXTURES = {"mysql_server", "redis_server", "own_mysql", "own_redis"}
 _numbers = itertools.count(1)

@@ -12,10 +12,10 @@ from dataclasses import fields
 from pathlib import Path
 
 import psutil
-from tests.waiting import eventually
 
 from tandemq import TandemQ
 from tandemq.core.settings import Settings
+from tests.waiting import eventually
 
 ROOT = Path(__file__).parent.parent
 APP = "tests.apps.work:app"

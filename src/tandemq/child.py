@@ -17,6 +17,7 @@ import sys
 import threading
 from typing import IO, Any
 
+from tandemq import links
 from tandemq.app import load_app
 from tandemq.core import crash
 from tandemq.core.clock import SystemClock
@@ -83,6 +84,7 @@ def main() -> None:
     control, report = _own_pipes(orders)
     logging.basicConfig(level=orders["log_level"], format=orders["log_format"])
     crash.arm(os.environ.get("TANDEMQ_CRASH"))
+    links.do_not_warn()
     try:
         app = load_app(orders["app"])
         app.import_tasks()

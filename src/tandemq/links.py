@@ -27,6 +27,15 @@ _log = logging.getLogger("tandemq")
 _OFFLOAD_THREADS = 8
 
 
+_warned = False
+
+
+def do_not_warn() -> None:
+    """For a process whose parent has told of the embedded default already."""
+    global _warned
+    _warned = True
+
+
 class PerProcess(Generic[T]):
     """A value made anew in every process, for sockets, threads and locks, which do not survive a fork.
 
@@ -66,7 +75,6 @@ class Links:
         self._store_clock = None if isinstance(clock, SystemClock) else clock
         self._given_store, self._given_broker = store, broker
         self._opened = PerProcess(_Opened)
-        self._warned = False
 
     @property
     def store(self) -> Store:
@@ -116,8 +124,9 @@ class Links:
             store.close()
 
     def _open_store(self) -> Store:
-        if self.settings.is_embedded and not self._warned:
-            self._warned = True
+        global _warned
+        if self.settings.is_embedded and not _warned:
+            _warned = True
             _log.warning(
                 "no TANDEMQ_DATABASE_URL and TANDEMQ_REDIS_URL: using the embedded default in %s;"
                 " it is for trying out and for tests, set both URLs in production",

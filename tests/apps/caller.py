@@ -18,6 +18,7 @@ import time
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
+
 from tests.apps.scenarios_b import app, noop
 
 ORDERS = "CREATE TABLE IF NOT EXISTS orders (n INT, task_id BIGINT UNSIGNED NOT NULL) ENGINE=InnoDB"

@@ -8,9 +8,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from tests import probe
-
 from tandemq import RetryPolicy, TandemQ
+from tests import probe
 
 app = TandemQ()
 QUICK = RetryPolicy(backoff=[0.02], jitter=0)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from tests import probe
-
 from tandemq import TandemQ
+from tests import probe
 
 app = TandemQ()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import a_package_that_was_forgotten
+
 from tests.apps.release_broken import app
 
 

@@ -10,9 +10,8 @@ from decimal import Decimal
 from enum import Enum, IntEnum
 from typing import Any
 
-from tests import probe
-
 from tandemq import RetryPolicy, TandemQ, current_task
+from tests import probe
 
 app = TandemQ()
 

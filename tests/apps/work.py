@@ -10,9 +10,8 @@ import subprocess
 import time
 from typing import Any
 
-from tests import probe
-
 from tandemq import NonRetryable, RetryPolicy, Snooze, TandemQ, TaskHandler, current_task
+from tests import probe
 
 app = TandemQ()
 QUICK = RetryPolicy(backoff=[0.05], jitter=0)

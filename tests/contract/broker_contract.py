@@ -7,15 +7,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import redis
-from tests.contract.broker_bed import HIGH, LOW, MEDIUM, OTHER
-from tests.contract.broker_contract_generation import GenerationContract
-from tests.contract.broker_contract_wrong_type import WrongTypeContract
-from tests.waiting import eventually
 
 from tandemq.broker.keys import Keys
 from tandemq.broker.protocol import Window
 from tandemq.broker.redis_broker import RedisBroker
 from tandemq.core.task import Level
+from tests.contract.broker_bed import HIGH, LOW, MEDIUM, OTHER
+from tests.contract.broker_contract_generation import GenerationContract
+from tests.contract.broker_contract_wrong_type import WrongTypeContract
+from tests.waiting import eventually
 
 
 class BrokerContract(WrongTypeContract, GenerationContract):

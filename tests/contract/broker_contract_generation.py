@@ -5,10 +5,10 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import redis
-from tests.contract.broker_bed import HIGH, LOW, OTHER, BrokerBed
 
 from tandemq.broker.redis_broker import RedisBroker
 from tandemq.core.task import Level
+from tests.contract.broker_bed import HIGH, LOW, OTHER, BrokerBed
 
 
 class GenerationContract(BrokerBed):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import redis
-from tests.contract.broker_bed import HIGH, MEDIUM, BrokerBed, HandClock
 
 from tandemq.broker.keys import Keys
 from tandemq.broker.popping import LEFT_OUT_S
 from tandemq.broker.protocol import Window
 from tandemq.broker.redis_broker import RedisBroker
+from tests.contract.broker_bed import HIGH, MEDIUM, BrokerBed, HandClock
 
 
 class WrongTypeContract(BrokerBed):

@@ -6,6 +6,13 @@ import threading
 from datetime import timedelta
 
 import pytest
+
+from tandemq.core.errors import TaskNotFound
+from tandemq.core.lifecycle import Event, SnoozeIn, Status
+from tandemq.core.task import Level, epoch_ms
+from tandemq.store import SqlStore
+from tandemq.store.protocol import Filter, WorkerRecord
+from tandemq.testing import FakeClock
 from tests.contract.store_contract import (
     DEFAULT,
     OpenStore,
@@ -20,13 +27,6 @@ from tests.contract.store_contract import (
     settle,
     succeed,
 )
-
-from tandemq.core.errors import TaskNotFound
-from tandemq.core.lifecycle import Event, SnoozeIn, Status
-from tandemq.core.task import Level, epoch_ms
-from tandemq.store import SqlStore
-from tandemq.store.protocol import Filter, WorkerRecord
-from tandemq.testing import FakeClock
 
 
 def _ids(store: SqlStore, **where: object) -> list[int]:

@@ -7,6 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
+
+from tandemq.core.lifecycle import Bury, DeadReason, Event, Release, Status
+from tandemq.core.task import Lease, Level, epoch_ms
+from tandemq.store import SqlStore
+from tandemq.store.protocol import Settlement
+from tandemq.testing import FakeClock
 from tests.contract.store_contract import (
     DEFAULT,
     LOST,
@@ -23,12 +29,6 @@ from tests.contract.store_contract import (
     settle,
     succeed,
 )
-
-from tandemq.core.lifecycle import Bury, DeadReason, Event, Release, Status
-from tandemq.core.task import Lease, Level, epoch_ms
-from tandemq.store import SqlStore
-from tandemq.store.protocol import Settlement
-from tandemq.testing import FakeClock
 
 
 def _leave(_: Lease) -> None:

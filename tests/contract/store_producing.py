@@ -11,6 +11,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+from tandemq.core.errors import IdempotencyConflict, InvalidType
+from tandemq.core.lifecycle import Status
+from tandemq.core.task import epoch_ms
+from tandemq.store import SqlStore
+from tandemq.testing import FakeClock
 from tests.contract.store_contract import (
     OpenStore,
     Sql,
@@ -23,12 +29,6 @@ from tests.contract.store_contract import (
     settle,
     succeed,
 )
-
-from tandemq.core.errors import IdempotencyConflict, InvalidType
-from tandemq.core.lifecycle import Status
-from tandemq.core.task import epoch_ms
-from tandemq.store import SqlStore
-from tandemq.testing import FakeClock
 
 KEY: dict[str, Any] = {"idempotency_key": "order-1"}
 #: Pairs that a collation takes for one: case, trailing blank, accent, emoji, Unicode forms.

@@ -5,6 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+
+from tandemq.core.lifecycle import Bury, DeadReason, Event, Release, RetryIn, SnoozeIn, Status, Succeed, Verdict
+from tandemq.core.task import epoch_ms
+from tandemq.store import SqlStore
+from tandemq.store.protocol import Settlement
+from tandemq.testing import FakeClock
 from tests.contract.store_contract import (
     FAILURE,
     Sql,
@@ -17,12 +23,6 @@ from tests.contract.store_contract import (
     settle,
     succeed,
 )
-
-from tandemq.core.lifecycle import Bury, DeadReason, Event, Release, RetryIn, SnoozeIn, Status, Succeed, Verdict
-from tandemq.core.task import epoch_ms
-from tandemq.store import SqlStore
-from tandemq.store.protocol import Settlement
-from tandemq.testing import FakeClock
 
 
 def _claims(sql: Sql) -> int:

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 import redis
+
+from tandemq.broker.client import Connections, Pools
 from tests.contract.broker_contract import BrokerContract
 from tests.servers import RedisServer
 from tests.waiting import eventually
-
-from tandemq.broker.client import Connections, Pools
 
 pytestmark = pytest.mark.servers
 

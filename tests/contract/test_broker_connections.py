@@ -8,7 +8,6 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from tests.servers import RedisServer, free_port
 
 from tandemq.broker import connect
 from tandemq.broker.client import Connections, Role
@@ -18,6 +17,7 @@ from tandemq.core.clock import SystemClock
 from tandemq.core.errors import BrokerUnavailable
 from tandemq.core.settings import Settings
 from tandemq.core.task import Level
+from tests.servers import RedisServer, free_port
 
 PASSWORD = "p@ss#1/%:?"
 LEVEL = Level("default", 10)

@@ -17,8 +17,6 @@ from pathlib import Path
 import psutil
 import pytest
 import redis
-from tests.contract.broker_bed import HandClock
-from tests.waiting import eventually
 
 from tandemq.broker import connect, embedded, embedded_server
 from tandemq.broker.embedded import LOCK_FILE, LOG_FILE, PORT_FILE, ensure_server
@@ -27,6 +25,8 @@ from tandemq.core.clock import SystemClock
 from tandemq.core.errors import BrokerUnavailable, ConfigurationError
 from tandemq.core.settings import Settings
 from tandemq.core.task import Level
+from tests.contract.broker_bed import HandClock
+from tests.waiting import eventually
 
 LEVEL = Level("default", 10)
 CLOCK = SystemClock()

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 import redis
-from tests.contract.broker_contract import BrokerContract
 
 from tandemq.broker.client import Connections, Pools, Role
 from tandemq.broker.embedded_server import make_server
 from tandemq.broker.local import InProcessPools
+from tests.contract.broker_contract import BrokerContract
 
 
 class TestEmbeddedServer(BrokerContract):

@@ -9,10 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import redis
-from tests.contract.broker_bed import HandClock
-from tests.proxy import Proxy
-from tests.servers import RedisServer
-from tests.waiting import eventually
 
 from tandemq.broker.client import Connections, Role
 from tandemq.broker.commands import ask
@@ -21,6 +17,10 @@ from tandemq.broker.redis_broker import RedisBroker
 from tandemq.core.clock import SystemClock
 from tandemq.core.errors import BrokerUnavailable
 from tandemq.core.task import Level
+from tests.contract.broker_bed import HandClock
+from tests.proxy import Proxy
+from tests.servers import RedisServer
+from tests.waiting import eventually
 
 LEVEL = Level("default", 10)
 READY = "t:{default}:ready:10"

@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable
 
 import pytest
-from tests.servers import RedisServer
 
 from tandemq.broker import connect
 from tandemq.core.clock import SystemClock
 from tandemq.core.errors import BrokerUnavailable
 from tandemq.core.settings import Settings
 from tandemq.core.task import Level
+from tests.servers import RedisServer
 
 
 @pytest.mark.servers

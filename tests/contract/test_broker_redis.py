@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 import redis
-from tests.contract.broker_contract import BrokerContract
 
 from tandemq.broker.client import Connections, Pools
+from tests.contract.broker_contract import BrokerContract
 
 
 class TestRedisBroker(BrokerContract):

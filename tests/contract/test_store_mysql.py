@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+
+from tandemq.core.settings import Settings
+from tandemq.store.migrate import migrate
 from tests.contract.store_inspecting import InspectingContract
 from tests.contract.store_leasing import LeasingContract
 from tests.contract.store_producing import ProducingContract
 from tests.contract.store_settling import SettlingContract
-
-from tandemq.core.settings import Settings
-from tandemq.store.migrate import migrate
 
 
 class TestMySqlStore(ProducingContract, LeasingContract, SettlingContract, InspectingContract):

@@ -11,6 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import exc
+
+from tandemq.core.ids import lease_token
+from tandemq.core.lifecycle import Release, SnoozeIn, Verdict
+from tandemq.core.settings import Settings
+from tandemq.store import SqlStore, connect
+from tandemq.store.dialects import stamp
+from tandemq.store.migrate import migrate
 from tests.contract.store_contract import (
     DEFAULT,
     bury,
@@ -23,13 +30,6 @@ from tests.contract.store_contract import (
     succeed,
 )
 from tests.servers import MySQLServer
-
-from tandemq.core.ids import lease_token
-from tandemq.core.lifecycle import Release, SnoozeIn, Verdict
-from tandemq.core.settings import Settings
-from tandemq.store import SqlStore, connect
-from tandemq.store.dialects import stamp
-from tandemq.store.migrate import migrate
 
 
 @pytest.fixture

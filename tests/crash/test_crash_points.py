@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.probe import Probe
-from tests.servers import RedisServer
-from tests.waiting import eventually
-from tests.workers import ROOT, Bench, bench, environment
 
 from tandemq.core import crash
 from tandemq.core.settings import Settings
 from tandemq.core.task import Level
 from tandemq.store.protocol import Filter
+from tests.probe import Probe
+from tests.servers import RedisServer
+from tests.waiting import eventually
+from tests.workers import ROOT, Bench, bench, environment
 
 FAST = {"lease_s": 2.0, "heartbeat_s": 0.5, "reconcile_s": 0.3, "grace_s": 1.0}
 DEFAULT = Level("default", 0)

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
-from tests.servers import ROOT
-
 from tandemq.core.lifecycle import diagram
 from tandemq.core.settings import Settings
+from tests.servers import ROOT
 
 
 def state_diagram() -> str:

@@ -6,9 +6,8 @@ import configparser
 import json
 import re
 
-from tests.servers import ROOT
-
 from tandemq.core.settings import Settings
+from tests.servers import ROOT
 
 DEPLOY = ROOT / "deploy"
 GRACE_S = 30

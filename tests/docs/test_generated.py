@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from tests.docs.generated import PARTS, written
 from tests.servers import ROOT
 

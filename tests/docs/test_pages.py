@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from tests.docs.blocks import Block, Reader, blocks, commands, needs_servers, pages
 from tests.servers import ROOT, MySQLServer
 

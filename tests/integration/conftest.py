@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.healing import World, open_world
 
 from tandemq.core.settings import Settings
 from tandemq.reconciler.window import Look, Window
 from tandemq.testing import FakeClock
+from tests.healing import World, open_world
 
 EITHER = [
     pytest.param("fast_world", id="embedded"),

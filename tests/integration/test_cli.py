@@ -16,8 +16,6 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 import pytest
-from tests.servers import MySQLServer, RedisServer
-from tests.waiting import eventually
 
 from tandemq import TandemQ
 from tandemq.cli import exits
@@ -25,6 +23,8 @@ from tandemq.cli.entry import tandemq_command
 from tandemq.core.settings import Settings
 from tandemq.core.task import NewRow
 from tandemq.store.protocol import Filter
+from tests.servers import MySQLServer, RedisServer
+from tests.waiting import eventually
 
 T = TypeVar("T")
 SRC = Path(__file__).parents[2] / "src"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from tests.healing import LOW, WORKER, World
 
 from tandemq.core import crash
 from tandemq.core.codec import encode
@@ -13,6 +12,7 @@ from tandemq.core.retry import Constant, backoff_spec
 from tandemq.core.task import Level
 from tandemq.store.protocol import Moved, Settlement
 from tandemq.testing import FakeClock
+from tests.healing import LOW, WORKER, World
 
 
 def run_out(world: World) -> None:

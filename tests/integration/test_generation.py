@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from tests.healing import LOW, Killed, World
 
 from tandemq.core.errors import BrokerUnavailable
 from tandemq.core.lifecycle import Status
 from tandemq.core.task import Level
 from tandemq.reconciler import generation
 from tandemq.reconciler.generation import Mark
+from tests.healing import LOW, Killed, World
 
 
 @pytest.fixture

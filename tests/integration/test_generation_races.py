@@ -7,10 +7,10 @@ from random import Random
 
 import greenlet
 import pytest
-from tests.healing import LOW, Tapped, World
 
 from tandemq.core.task import Level
 from tandemq.reconciler import generation
+from tests.healing import LOW, Tapped, World
 
 
 class Interleaving:

@@ -9,7 +9,6 @@ from random import Random
 
 import pytest
 import redis
-from tests.waiting import eventually
 
 import tandemq.broker
 import tandemq.store
@@ -23,6 +22,7 @@ from tandemq.mover import Mover
 from tandemq.reconciler import Reconciler
 from tandemq.service import Loop
 from tandemq.store.protocol import NotDue, Settlement, Store
+from tests.waiting import eventually
 
 LEVEL = Level("default", 0)
 TASKS = 3000

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from tests.servers import MySQLServer
 
 import tandemq
 from tandemq.core.errors import ConfigurationError, NotMigrated, StoreUnavailable
@@ -24,6 +23,7 @@ from tandemq.core.settings import Settings
 from tandemq.core.task import NewRow
 from tandemq.store import SqlStore, connect, engines
 from tandemq.store.migrate import files, migrate, pending, render, sql_dir, statements
+from tests.servers import MySQLServer
 
 ALL = ["0001_tasks"]
 ROW = NewRow("t", "{}", "default", 0, 3)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from tests.healing import LOW, World
 
 from tandemq.core import crash
 from tandemq.core.errors import BrokerUnavailable, ForeignInstall, StoreUnavailable
 from tandemq.core.task import Level
 from tandemq.testing import FakeClock
+from tests.healing import LOW, World
 
 
 def test_due_ids_move_to_their_list_in_due_order(world: World) -> None:

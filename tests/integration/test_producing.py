@@ -19,9 +19,6 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
-from tests.servers import MySQLServer, RedisServer
-from tests.waiting import eventually
-from tests.workers import ROOT, environment
 
 from tandemq import (
     Filter,
@@ -36,6 +33,9 @@ from tandemq import (
 )
 from tandemq.core.settings import Settings
 from tandemq.core.task import Level
+from tests.servers import MySQLServer, RedisServer
+from tests.waiting import eventually
+from tests.workers import ROOT, environment
 
 pytestmark = pytest.mark.servers
 LOW = Level("default", 0)

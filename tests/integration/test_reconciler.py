@@ -6,11 +6,11 @@ import json
 import logging
 
 import pytest
-from tests.healing import LOW, World
 
 from tandemq.core.errors import BrokerUnavailable, StoreUnavailable
 from tandemq.core.lifecycle import Status
 from tandemq.reconciler import Report
+from tests.healing import LOW, World
 
 
 def test_a_pass_with_nothing_to_heal_is_quiet_and_comes_every_period(world: World) -> None:

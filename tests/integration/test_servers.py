@@ -13,6 +13,7 @@ from pathlib import Path
 import pymysql
 import pytest
 import redis
+
 from tests.probe import Probe, note
 from tests.proxy import Proxy
 from tests.servers import ROOT, MySQLServer, RedisServer

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from tests.healing import LOW, WORKER, World
-
 from tandemq.core.lifecycle import Release, Status
 from tandemq.store.protocol import Settlement
+from tests.healing import LOW, WORKER, World
 
 
 def orphan(world: World, n: int = 1) -> list[int]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from tests.healing import LOW, World
-
 from tandemq.core.errors import BrokerUnavailable
 from tandemq.core.lifecycle import Status
 from tandemq.core.task import Level
 from tandemq.reconciler import Reconciler
+from tests.healing import LOW, World
 
 
 def settled(world: World) -> Reconciler:

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from tandemq import NewTask
+from tandemq.core.settings import Settings
 from tests.probe import Probe
 from tests.servers import MySQLServer, RedisServer
 from tests.waiting import eventually
 from tests.workers import Bench, bench
-
-from tandemq import NewTask
-from tandemq.core.settings import Settings
 
 FAST = {"lease_s": 3.0, "heartbeat_s": 1.0, "reconcile_s": 0.5, "grace_s": 2.0}
 

@@ -10,10 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.probe import Probe
-from tests.servers import MySQLServer, RedisServer
-from tests.waiting import eventually
-from tests.workers import Bench, bench
 
 from tandemq.core.clock import SystemClock
 from tandemq.core.lifecycle import Release
@@ -22,6 +18,10 @@ from tandemq.core.task import Lease
 from tandemq.store.protocol import Settled
 from tandemq.worker.arena import Arena
 from tandemq.worker.leases import Ending, LeaseEnder
+from tests.probe import Probe
+from tests.servers import MySQLServer, RedisServer
+from tests.waiting import eventually
+from tests.workers import Bench, bench
 
 FAST = {"lease_s": 3.0, "heartbeat_s": 1.0, "reconcile_s": 0.5, "grace_s": 20.0}
 Make = Callable[..., Any]

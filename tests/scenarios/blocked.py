@@ -6,6 +6,7 @@ from collections import Counter
 
 import psutil
 import redis
+
 from tests.waiting import eventually
 from tests.workers import Worker
 

@@ -8,9 +8,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from tests.workers import ROOT, environment
-
 from tandemq.core.settings import Settings
+from tests.workers import ROOT, environment
 
 
 @dataclass(frozen=True)

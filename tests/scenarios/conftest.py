@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import redis
+
+from tandemq.core.settings import Settings
 from tests.probe import Probe
 from tests.scenarios.truth import PACE
 from tests.servers import RedisServer
 from tests.workers import Bench, bench
-
-from tandemq.core.settings import Settings
 
 
 @pytest.fixture

@@ -16,6 +16,8 @@ from datetime import UTC
 import psutil
 import pytest
 import redis
+
+from tandemq import NewTask
 from tests.probe import Probe
 from tests.proxy import Proxy
 from tests.scenarios.blocked import wait_until_blocked
@@ -24,8 +26,6 @@ from tests.scenarios.truth import SLACK, T_REC, assert_settled, sql
 from tests.servers import RedisServer
 from tests.waiting import eventually
 from tests.workers import Bench, Worker
-
-from tandemq import NewTask
 
 pytestmark = [pytest.mark.scenario, pytest.mark.timeout(300)]
 

@@ -12,6 +12,7 @@ import time
 
 import pytest
 import redis
+
 from tests.probe import Probe
 from tests.scenarios.blocked import blocked_clients, wait_until_blocked
 from tests.scenarios.sizes import size

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import pytest
 import redis
+
 from tests.probe import Probe
 from tests.scenarios.truth import SLACK, T_REC, assert_settled, sql
 from tests.waiting import eventually

@@ -12,6 +12,7 @@ import os
 import signal
 
 import pytest
+
 from tests.apps.hostile import NO_EXCEPTIONS
 from tests.probe import Probe
 from tests.scenarios.truth import assert_settled

@@ -8,6 +8,7 @@ name of the class and some text, valid UTF-8 of less than 64 KB, retried and the
 from __future__ import annotations
 
 import pytest
+
 from tests.apps.hostile import UNPRINTABLE
 from tests.probe import Probe
 from tests.scenarios.truth import assert_settled, sql

@@ -14,6 +14,7 @@ from collections import Counter
 
 import pytest
 import redis
+
 from tests.probe import Probe
 from tests.scenarios.blocked import wait_until_blocked
 from tests.scenarios.sizes import size

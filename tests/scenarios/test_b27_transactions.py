@@ -18,15 +18,15 @@ from pathlib import Path
 
 import pytest
 import redis
+
+from tandemq.core.clock import SystemClock
+from tandemq.core.settings import Settings
+from tandemq.reconciler import Reconciler
 from tests.probe import Probe
 from tests.scenarios.sizes import size
 from tests.scenarios.truth import PACE, SLACK, T_REC, assert_settled, push_by_hand, sql
 from tests.waiting import eventually
 from tests.workers import ROOT, Bench, bench, environment
-
-from tandemq.core.clock import SystemClock
-from tandemq.core.settings import Settings
-from tandemq.reconciler import Reconciler
 
 pytestmark = [pytest.mark.scenario, pytest.mark.timeout(300)]
 

@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+
+from tandemq import Filter, NewTask, PayloadTooLarge
+from tandemq.core.settings import Settings
 from tests.probe import Probe
 from tests.scenarios.command_line import tandemq
 from tests.scenarios.sizes import size
 from tests.scenarios.truth import PACE, assert_settled, redis_ids, row_count
 from tests.servers import MySQLServer
 from tests.workers import Bench, bench
-
-from tandemq import Filter, NewTask, PayloadTooLarge
-from tandemq.core.settings import Settings
 
 pytestmark = [pytest.mark.scenario, pytest.mark.timeout(300)]
 

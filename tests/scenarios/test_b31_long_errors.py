@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from tandemq.core.failure import CUT_MARK, MAX_MESSAGE_BYTES, MAX_TRACEBACK_BYTES
+from tandemq.core.settings import Settings
 from tests.probe import Probe
 from tests.scenarios.sizes import size
 from tests.scenarios.truth import PACE, assert_settled, sql
 from tests.servers import MySQLServer
 from tests.workers import Bench, bench
-
-from tandemq.core.failure import CUT_MARK, MAX_MESSAGE_BYTES, MAX_TRACEBACK_BYTES
-from tandemq.core.settings import Settings
 
 pytestmark = [pytest.mark.scenario, pytest.mark.timeout(300)]
 

@@ -12,14 +12,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
+from tandemq import InvalidTask, NewTask
 from tests.apps import scenarios_b
 from tests.apps.scenarios_b import UNSTORABLE
 from tests.probe import Probe
 from tests.scenarios.command_line import tandemq
 from tests.scenarios.truth import assert_settled, redis_ids, row_count
 from tests.workers import Bench
-
-from tandemq import InvalidTask, NewTask
 
 pytestmark = [pytest.mark.scenario, pytest.mark.timeout(300)]
 

@@ -19,14 +19,14 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+
+from tandemq import Handle, IdempotencyConflict
 from tests.probe import Probe
 from tests.scenarios.command_line import tandemq
 from tests.scenarios.sizes import size
 from tests.scenarios.truth import assert_settled, row_count, sql
 from tests.waiting import eventually
 from tests.workers import ROOT, Bench, environment
-
-from tandemq import Handle, IdempotencyConflict
 
 pytestmark = [pytest.mark.scenario, pytest.mark.timeout(300)]
 

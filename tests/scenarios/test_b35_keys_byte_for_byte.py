@@ -11,12 +11,12 @@ import unicodedata
 
 import pytest
 import sqlalchemy as sa
+
+from tandemq import InvalidTask
 from tests.probe import Probe
 from tests.scenarios.command_line import tandemq
 from tests.scenarios.truth import assert_settled, row_count, sql
 from tests.workers import Bench
-
-from tandemq import InvalidTask
 
 pytestmark = [pytest.mark.scenario, pytest.mark.timeout(300)]
 

@@ -11,13 +11,13 @@ import random
 from itertools import pairwise
 
 import pytest
+
+from tandemq import NewTask
 from tests.probe import Probe
 from tests.scenarios.sizes import size
 from tests.scenarios.truth import PACE, SLACK, assert_settled, sql
 from tests.waiting import eventually
 from tests.workers import Bench
-
-from tandemq import NewTask
 
 pytestmark = [pytest.mark.scenario, pytest.mark.timeout(300)]
 

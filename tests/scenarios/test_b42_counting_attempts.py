@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tandemq import InvalidTask, RetryPolicy, TandemQ
+from tandemq.core.settings import Settings
 from tests.probe import Probe
 from tests.scenarios.command_line import tandemq
 from tests.scenarios.sizes import FULL, size
 from tests.scenarios.truth import PACE, assert_settled, row_count, sql
 from tests.workers import Bench, bench
-
-from tandemq import InvalidTask, RetryPolicy, TandemQ
-from tandemq.core.settings import Settings
 
 pytestmark = [pytest.mark.scenario, pytest.mark.timeout(300)]
 

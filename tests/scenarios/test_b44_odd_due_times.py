@@ -18,14 +18,14 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+
+from tandemq import InvalidTask, NewTask
 from tests.probe import Probe
 from tests.scenarios.command_line import tandemq
 from tests.scenarios.sizes import size
 from tests.scenarios.truth import PACE, SLACK, redis_ids, row_count
 from tests.waiting import eventually
 from tests.workers import Bench
-
-from tandemq import InvalidTask, NewTask
 
 pytestmark = [pytest.mark.scenario, pytest.mark.timeout(300)]
 

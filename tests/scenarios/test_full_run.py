@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 import redis
+
 from tests.probe import Probe
 from tests.scenarios.command_line import tandemq
 from tests.scenarios.sizes import size

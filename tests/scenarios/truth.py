@@ -7,6 +7,7 @@ from typing import Any
 
 import redis
 import sqlalchemy as sa
+
 from tests.probe import Probe
 from tests.waiting import eventually
 from tests.workers import Bench

@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pymysql
+
 from tests.servers.process import Server, base_folder
 from tests.servers.programs import CACHE, UNPACKED, environment, need
 

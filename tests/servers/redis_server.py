@@ -12,6 +12,7 @@ from typing import Any
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+
 from tests.servers.process import Server
 from tests.servers.programs import environment, need
 

@@ -4,10 +4,10 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
 import pytest
-from tests.contract.broker_bed import HandClock
 
 from tandemq.broker.breaker import Breaker
 from tandemq.core.errors import BrokerUnavailable
+from tests.contract.broker_bed import HandClock
 
 
 @pytest.fixture

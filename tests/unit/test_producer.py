@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
-from tests.waiting import eventually
 
 from tandemq import NewTask, TandemQ
 from tandemq.broker import in_process
@@ -36,6 +35,7 @@ from tandemq.dispatch import Dispatcher, Entry, Pusher
 from tandemq.links import Links
 from tandemq.store.protocol import Filter
 from tandemq.testing import FakeClock, run_until_idle
+from tests.waiting import eventually
 
 DEFAULT = Level("default", 0)
 

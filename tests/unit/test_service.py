@@ -8,12 +8,12 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
-from tests.waiting import eventually
 
 from tandemq.core.clock import SystemClock
 from tandemq.core.errors import BrokerUnavailable
 from tandemq.service import Loop, Throttle
 from tandemq.testing import FakeClock
+from tests.waiting import eventually
 
 LOG = logging.getLogger("test.service")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 
 from tandemq.core.lifecycle import Failure
 
@@ -13,6 +14,7 @@ MAX_TYPE_BYTES = 200
 CUT_MARK = " …[cut]"
 #: Exceptions of one group or chain that are shown; a group of 10,000 would cost seconds and megabytes.
 MAX_SHOWN = 20
+_PACKAGE = str(Path(__file__).parent.parent)
 
 
 def clip(text: str, limit: int) -> str:
@@ -36,6 +38,12 @@ def _safely(make: Callable[[], object], placeholder: str) -> str:
 
 def _message(exc: BaseException) -> str:
     return _safely(lambda: str(exc), "<message could not be printed>")
+
+
+def _users_frames(frames: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
+    """Without our own frames above the handler's; all of them where there is nothing else."""
+    first = next((i for i, frame in enumerate(frames) if not frame.filename.startswith(_PACKAGE)), 0)
+    return frames[first:]
 
 
 def _trace(exc: BaseException) -> str:
