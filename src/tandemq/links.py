@@ -24,16 +24,17 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 _log = logging.getLogger("tandemq")
-_OFFLOAD_THREADS = 8
+#: Calls of one event loop that may be under way at once; those that only enqueue share their INSERTs.
+_OFFLOAD_THREADS = 32
 
 
-_warned = False
+_is_known = False
 
 
 def do_not_warn() -> None:
     """For a process whose parent has told of the embedded default already."""
-    global _warned
-    _warned = True
+    global _is_known
+    _is_known = True
 
 
 class PerProcess(Generic[T]):
@@ -75,6 +76,7 @@ class Links:
         self._store_clock = None if isinstance(clock, SystemClock) else clock
         self._given_store, self._given_broker = store, broker
         self._opened = PerProcess(_Opened)
+        self._warned = False
 
     @property
     def store(self) -> Store:
@@ -124,9 +126,8 @@ class Links:
             store.close()
 
     def _open_store(self) -> Store:
-        global _warned
-        if self.settings.is_embedded and not _warned:
-            _warned = True
+        if self.settings.is_embedded and not (self._warned or _is_known):
+            self._warned = True
             _log.warning(
                 "no TANDEMQ_DATABASE_URL and TANDEMQ_REDIS_URL: using the embedded default in %s;"
                 " it is for trying out and for tests, set both URLs in production",

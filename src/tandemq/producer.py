@@ -15,8 +15,9 @@ from tandemq.core.lifecycle import Status
 from tandemq.core.settings import Settings
 from tandemq.core.task import Inserted, Level, NewRow, NewTask, Task, epoch_ms
 from tandemq.dispatch import Dispatcher, Entry, Pusher
+from tandemq.grouping import GroupCommit
 from tandemq.handle import Handle
-from tandemq.links import Links
+from tandemq.links import Links, PerProcess
 from tandemq.newrow import Checks
 from tandemq.registry import RegisteredTask, Registry
 from tandemq.store.protocol import Filter, Transaction
@@ -38,6 +39,7 @@ class Producer:
         self._encoder = encoder
         self.pusher = Pusher(links, clock)
         self._dispatcher = Dispatcher(links, clock, self.pusher)
+        self._group = PerProcess(lambda: GroupCommit(self._insert_and_push))
         self._defaults: Mapping[str, int] = {}
         self._defaults_until = float("-inf")
         self._defaults_lock = threading.Lock()
@@ -117,6 +119,10 @@ class Producer:
     def _store(self, rows: Sequence[NewRow], connection: Transaction | None) -> list[Handle[Any]]:
         if connection is not None and _is_async(connection):
             raise TypeError("enqueue with an AsyncSession must be awaited: use aenqueue(...)")
+        if connection is None and len(rows) == 1 and rows[0].idempotency_key is None:
+            # A keyed row waits for uncommitted rows of the same key, and would make its neighbours wait with it.
+            one = self._group.get().store(rows[0])
+            return [Handle(one.id, one.created, self._links)]
         done: list[Inserted] = []
         for at in range(0, len(rows), BATCH):
             try:
@@ -128,6 +134,11 @@ class Producer:
             self._dispatch(inserted, connection)
             done += inserted
         return [Handle(row.id, row.created, self._links) for row in done]
+
+    def _insert_and_push(self, rows: Sequence[NewRow]) -> Sequence[Inserted]:
+        inserted = self._links.store.insert(rows)
+        self._dispatch(inserted, None)
+        return inserted
 
     def _dispatch(self, inserted: Sequence[Inserted], connection: Transaction | None) -> None:
         # An existing task found by its key was pushed by whoever made it: pushing again could only make a copy.

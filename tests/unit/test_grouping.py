@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tandemq.core.errors import EnqueueUnknown, PayloadTooLarge, StoreUnavailable
+from tandemq.core.task import Inserted, NewRow
+from tandemq.grouping import MAX_ROWS, GroupCommit
+from tests.waiting import eventually
+
+
+def row(n: int, payload: str = "{}") -> NewRow:
+    return NewRow("t", payload, "default", n, 3)
+
+
+class Table:
+    """Stores rows in groups; the first INSERT can be held back, and rows can be refused."""
+
+    def __init__(self, *, hold: bool = False) -> None:
+        self.groups: list[list[int]] = []
+        self.entered, self.go = threading.Event(), threading.Event()
+        self.refuse: set[int] = set()
+        self.away: BaseException | None = None
+        if not hold:
+            self.go.set()
+
+    def insert(self, rows: Sequence[NewRow]) -> list[Inserted]:
+        self.entered.set()
+        assert self.go.wait(10)
+        if self.away is not None:
+            raise self.away
+        if self.refuse & {r.priority for r in rows}:
+            raise PayloadTooLarge("too large", field="payload")
+        self.groups.append([r.priority for r in rows])
+        return [Inserted(1000 + r.priority, True, r.queue, r.priority) for r in rows]
+
+
+def rush(table: Table, n: int) -> list[object]:
+    """One call that inserts alone while ``n`` others queue up behind it; what each was answered."""
+    group = GroupCommit(table.insert)
+
+    def call(i: int) -> object:
+        try:
+            return group.store(row(i)).id
+        except Exception as error:
+            return error
+
+    with ThreadPoolExecutor(n + 1) as pool:
+        first = pool.submit(call, 0)
+        assert table.entered.wait(10)
+        others = [pool.submit(call, i) for i in range(1, n + 1)]
+        eventually(lambda: len(group._waiting) == n)
+        table.go.set()
+        return [f.result(10) for f in [first, *others]]
+
+
+def test_a_call_that_is_alone_inserts_at_once_and_alone() -> None:
+    table = Table()
+    group = GroupCommit(table.insert)
+    assert [group.store(row(i)).id for i in range(3)] == [1000, 1001, 1002]
+    assert table.groups == [[0], [1], [2]]
+
+
+def test_calls_that_come_during_an_insert_share_the_next_one() -> None:
+    table = Table(hold=True)
+    assert rush(table, 30) == [1000 + i for i in range(31)]
+    assert [len(g) for g in table.groups] == [1, 30]
+
+
+def test_a_refused_row_is_only_its_own_callers_error() -> None:
+    table = Table(hold=True)
+    table.refuse = {3}
+    answers = rush(table, 5)
+    assert isinstance(answers.pop(3), PayloadTooLarge)
+    assert answers == [1000, 1001, 1002, 1004, 1005]
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("away"), EnqueueUnknown("cut")])
+def test_a_server_that_is_away_is_everybodys_error_and_nothing_is_sent_again(error: Exception) -> None:
+    table = Table(hold=True)
+    table.away = error
+    answers = rush(table, 5)
+    assert [type(a) for a in answers] == [type(error)] * 6
+    assert len({id(a) for a in answers}) >= 5
+    assert table.groups == []
+
+
+def test_an_interrupted_leader_leaves_nobody_waiting() -> None:
+    table = Table(hold=True)
+    group = GroupCommit(table.insert)
+    answers: list[object] = []
+
+    def lead() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            group.store(row(0))
+
+    def follow() -> None:
+        answers.append(group.store(row(1)).id)
+
+    leader = threading.Thread(target=lead)
+    leader.start()
+    assert table.entered.wait(10)
+    follower = threading.Thread(target=follow)
+    follower.start()
+    eventually(lambda: len(group._waiting) == 1)
+    table.away = KeyboardInterrupt()
+    table.go.set()
+    leader.join(10)
+    table.away = None
+    follower.join(10)
+    assert answers in ([1001], [])
+    assert group.store(row(2)).id == 1002
+
+
+def test_a_group_is_bounded() -> None:
+    table = Table(hold=True)
+    assert len(rush(table, MAX_ROWS + 20)) == MAX_ROWS + 21
+    assert max(len(g) for g in table.groups) == MAX_ROWS
