@@ -77,7 +77,8 @@ def test_a_result_in_hand_outlives_an_outage_during_the_drain(
         server.kill9()
         worker.signal(signal.SIGTERM)
         eventually(lambda: "results are kept" in worker.text(), 20, worker.text)
-        time.sleep(6)  # longer than the child once waited; longer than the lease
+        down_at = time.monotonic()
+        eventually(lambda: time.monotonic() - down_at > 6, 10)  # an outage longer than the lease
         server.start()
         assert worker.wait(30) == 0
         assert handle.result(timeout=5) == "slept"

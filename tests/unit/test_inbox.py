@@ -15,7 +15,7 @@ class StepClock:
 
 def held(clock: StepClock, n: int) -> list[Held]:
     lease = Lease(1, "q", 0, "t", "{}", "", 1, 3, 0, 1, 5)
-    return [Held(lease, None, clock.t) for _ in range(n)]  # type: ignore[arg-type]
+    return [Held(lease, None) for _ in range(n)]  # type: ignore[arg-type]
 
 
 def box(slots: int = 4) -> tuple[Inbox, StepClock]:
@@ -33,9 +33,9 @@ def test_before_anything_is_known_only_free_slots_are_filled():
 def run(inbox: Inbox, clock: StepClock, seconds: float, times: int = 1) -> None:
     for _ in range(times):
         inbox.put(held(clock, 1))
-        inbox.take()
+        inbox.take(0)
         clock.t += seconds
-        inbox.done(seconds)
+        inbox.done(0, seconds)
 
 
 def test_short_tasks_are_fetched_ahead_by_hundreds():
@@ -60,7 +60,7 @@ def test_nothing_is_fetched_ahead_while_every_slot_is_busy_with_something_slow()
     inbox, clock = box(2)
     run(inbox, clock, 0.00001, 50)
     inbox.put(held(clock, 2))
-    inbox.take(), inbox.take()
+    inbox.take(0), inbox.take(1)
     assert inbox.room().pop > 0  # a task ended just now
     clock.t += 0.2
     assert inbox.room().pop == 0
@@ -69,7 +69,7 @@ def test_nothing_is_fetched_ahead_while_every_slot_is_busy_with_something_slow()
 def test_what_waits_behind_busy_slots_for_too_long_is_given_back():
     inbox, clock = box(1)
     inbox.put(held(clock, 3))
-    inbox.take()
+    inbox.take(0)
     clock.t += 0.05
     assert inbox.stale() == []
     clock.t += 0.06
@@ -80,7 +80,7 @@ def test_what_waits_behind_busy_slots_for_too_long_is_given_back():
 def test_nothing_is_given_back_while_a_slot_is_free():
     inbox, clock = box(2)
     inbox.put(held(clock, 3))
-    inbox.take()
+    inbox.take(0)
     clock.t += 5
     assert inbox.stale() == []
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
+from queue import Empty, SimpleQueue
 
 from tandemq.broker.protocol import Broker
 from tandemq.core.clock import Clock
@@ -24,7 +25,10 @@ Item = tuple[Held, Verdict]
 
 
 class Acker:
-    """Slots add, one thread flushes. A verdict is kept until the database has answered for it."""
+    """Slots add, one thread flushes. A verdict is kept until the database has answered for it.
+
+    While a commit is under way verdicts pile up, and go into the next one together: no timer, no added delay.
+    """
 
     def __init__(
         self,
@@ -39,19 +43,17 @@ class Acker:
         self._store, self._broker, self._worker_id, self._on_dead = store, broker, worker_id, on_dead
         self._clock, self._on_answer = clock, on_answer
         self._say = Throttle(_log, clock)
-        self._items: list[Item] = []
-        self._changed = threading.Condition()
-        self._flushing = False
+        self._items: SimpleQueue[Item | threading.Event | None] = SimpleQueue()
+        self._again: list[Item] = []
+        self._marks: list[threading.Event] = []
         self._closed = False
         self._backoff_s = 0.0
+        self._pause = threading.Event()
         self.fenced = 0
 
-    def add_all(self, items: Sequence[Item]) -> None:
-        """Queue verdicts for the next commit."""
-        if items:
-            with self._changed:
-                self._items.extend(items)
-                self._changed.notify_all()
+    def add(self, held: Held, verdict: Verdict) -> None:
+        """Queue a verdict for the next commit."""
+        self._items.put((held, verdict))
 
     def run(self) -> None:
         """The thread: flush until closed and empty."""
@@ -59,40 +61,48 @@ class Acker:
             pass
 
     def step(self) -> bool:
-        """Wait for verdicts, write them; False when closed and nothing is left."""
-        with self._changed:
-            while not self._items and not self._closed:
-                self._changed.wait()
-            if not self._items:
-                return False
-            items, self._items = self._items[:MAX_FLUSH], self._items[MAX_FLUSH:]
-            self._flushing = True
-        try:
-            again = self._flush(items)
-        finally:
-            with self._changed:
-                self._flushing = False
-                self._changed.notify_all()
-        if again:
+        """Wait for verdicts, write whatever has come meanwhile; False when closed and nothing is left."""
+        items = self._collect()
+        if items:
+            self._again = self._flush(items) + self._again
+        if self._again:
             self._backoff_s = min(2.0, max(0.05, self._backoff_s * 2))
-            with self._changed:
-                self._items[:0] = again
-                if not self._closed:
-                    self._changed.wait(self._backoff_s)
+            self._pause.wait(self._backoff_s)
         else:
             self._backoff_s = 0.0
-        return True
+            for mark in self._marks:
+                mark.set()
+            self._marks.clear()
+        return bool(self._again) or not self._closed
+
+    def _collect(self) -> list[Item]:
+        """What has to be sent again and what has come, in order, at most ``MAX_FLUSH``; waits if there is nothing."""
+        items, self._again = self._again[:MAX_FLUSH], self._again[MAX_FLUSH:]
+        must_wait = not items
+        while len(items) < MAX_FLUSH and not self._again:
+            try:
+                one = self._items.get(block=must_wait)
+            except Empty:
+                break
+            must_wait = False
+            if one is None:
+                self._closed = True
+                break
+            if isinstance(one, threading.Event):
+                self._marks.append(one)
+                break  # everything before it is in hand
+            items.append(one)
+        return items
 
     def wait_empty(self, timeout_s: float | None) -> bool:
-        """Wait until every verdict has been answered."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not self._items and not self._flushing, timeout_s)
+        """Wait until every verdict added so far has been answered."""
+        mark = threading.Event()
+        self._items.put(mark)
+        return mark.wait(timeout_s)
 
     def close(self) -> None:
         """Let ``run`` end once everything is written."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
+        self._items.put(None)
 
     def _flush(self, items: list[Item]) -> list[Item]:
         """Write one group; returns what has to be sent again."""

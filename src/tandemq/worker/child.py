@@ -83,7 +83,8 @@ class Child:
         self._threads = [threading.Thread(target=self._fetch, name="tandemq-fetch", daemon=True)]
         self._acking = threading.Thread(target=self.acker.run, name="tandemq-ack", daemon=True)
         self._slots = [
-            threading.Thread(target=self._slot, name=f"tandemq-slot-{i}", daemon=True) for i in range(orders["slots"])
+            threading.Thread(target=self._slot, args=(i,), name=f"tandemq-slot-{i}", daemon=True)
+            for i in range(orders["slots"])
         ]
 
     def start(self) -> None:
@@ -104,8 +105,8 @@ class Child:
             if self._is_used_up():
                 self.drain()
 
-    def _slot(self) -> None:
-        while (held := self.inbox.take()) is not None:
+    def _slot(self, slot: int) -> None:
+        while (held := self.inbox.take(slot)) is not None:
             started = self._clock.monotonic()
             try:
                 self._run(held)
@@ -116,13 +117,13 @@ class Child:
                 self._over.set()
                 raise
             finally:
-                self.inbox.done(self._clock.monotonic() - started)
+                self.inbox.done(slot, self._clock.monotonic() - started)
 
     def _run(self, held: Held) -> None:
         lease, batch = held.lease, held.batch
         limit_s = self.executor.limit_s(lease)
         if not batch.begin(lease.id, self._clock.monotonic(), limit_s):
-            self.acker.add_all([(held, Release())])
+            self.acker.add(held, Release())
             return
 
         def is_cancelled() -> bool:
@@ -130,7 +131,7 @@ class Child:
 
         outcome = self.executor.run(lease, is_cancelled, limit_s)
         batch.end(lease.id, self._clock.monotonic())
-        self.acker.add_all([(held, self.executor.verdict(lease, outcome))])
+        self.acker.add(held, self.executor.verdict(lease, outcome))
 
     def _run_hooks(self) -> None:
         while (hook := self._hooks.get()) is not None:
@@ -196,7 +197,8 @@ class Child:
 
     def _hand_back(self) -> None:
         released = Interrupted(False, failure("Interrupted", "the worker stopped"))
-        self.acker.add_all([(h, self.executor.verdict(h.lease, released)) for h in self.inbox.drain()])
+        for held in self.inbox.drain():
+            self.acker.add(held, self.executor.verdict(held.lease, released))
 
     def stop(self) -> None:
         """Write what is finished and end, whatever still runs: the supervisor answers for that."""

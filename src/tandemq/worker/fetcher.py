@@ -82,7 +82,8 @@ class Fetcher:
 
     def step(self) -> None:
         """One turn: hand back what waits too long, fetch what there is room for."""
-        self._acker.add_all([(held, Release()) for held in self._inbox.stale()])
+        for held in self._inbox.stale():
+            self._acker.add(held, Release())
         room = self._inbox.room()
         if self._only_free:
             room = Room(min(room.pop, room.free), room.free)
@@ -165,14 +166,13 @@ class Fetcher:
             self._recover(batch, level, ids, unknown)
             return
         crash_point("claim.after_commit")
-        since = self._clock.monotonic()
         batch.held([lease.id for lease in claimed.leases])
         if not claimed.leases:
             batch.close()
         # Rows on their last attempt are not claimed ahead: until there are none, pop no more than there are free slots,
         # or they would be popped, locked and put back in a loop.
         self._only_free = bool(claimed.put_back)
-        self._inbox.put([Held(lease, batch, since) for lease in claimed.leases])
+        self._inbox.put([Held(lease, batch) for lease in claimed.leases])
         self._drop(claimed)
         self._send_back(claimed)
 

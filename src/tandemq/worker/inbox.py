@@ -6,10 +6,11 @@ work), and what waits behind slow tasks for longer than that is handed back.
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 
 from tandemq.core.clock import Clock
 from tandemq.core.task import Lease
@@ -26,11 +27,10 @@ _FLOOR_S = 0.0002
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A lease in this process's hands, its batch, and when it was claimed (monotonic)."""
+    """A lease in this process's hands, and its batch."""
 
     lease: Lease
     batch: Batch
-    since: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,108 +42,105 @@ class Room:
 
 
 class Inbox:
-    """Thread-safe; ``slots`` threads take, one fetcher puts."""
+    """``slots`` threads take, one fetcher puts. The path of a task takes no lock of Python's.
+
+    Taking and ending cost a queue operation in C and plain stores; what the fetcher reads of them (who is busy, the
+    mean run time) may be a moment old. That is enough: it decides only how much is fetched, never what may run.
+    """
 
     def __init__(self, slots: int, clock: Clock) -> None:
         self._slots, self._clock = slots, clock
-        self._waiting: deque[Held] = deque()
-        self._lock = threading.Lock()
-        self._filled = threading.Condition(self._lock)
-        self._freed = threading.Condition(self._lock)
-        self._busy = 0
+        self._waiting: SimpleQueue[Held | None] = SimpleQueue()
+        self._busy = [False] * slots
+        self._runs = [0] * slots
         self._mean_s: float | None = None
-        self._last_done = float("-inf")
+        self._last_done = self._last_taken = float("-inf")
+        self._freed = threading.Event()
         self._closed = False
-        self.runs = 0
 
     def put(self, held: Sequence[Held]) -> None:
         """Add in order."""
-        with self._lock:
-            self._waiting.extend(held)
-            self._filled.notify(len(held))
+        for one in held:
+            self._waiting.put(one)
 
-    def take(self) -> Held | None:
+    def take(self, slot: int) -> Held | None:
         """The next task for a slot, waiting for one; None when closed. The slot counts as busy until ``done``."""
-        with self._lock:
-            while not self._waiting:
-                if self._closed:
-                    return None
-                self._filled.wait()
-            self._busy += 1
-            return self._waiting.popleft()
+        held = self._waiting.get()
+        self._busy[slot] = held is not None
+        self._last_taken = self._clock.monotonic()
+        return held
 
-    def done(self, run_s: float) -> None:
+    def done(self, slot: int, run_s: float) -> None:
         """The slot is free again; ``run_s`` is how long its task took."""
-        with self._lock:
-            self._busy -= 1
-            self.runs += 1
-            self._last_done = self._clock.monotonic()
-            mean = self._mean_s
-            self._mean_s = run_s if mean is None else mean + _WEIGHT * (run_s - mean)
-            room = self._room()
-            if room.free > 0 or room.pop > 0:
-                self._freed.notify()
+        self._busy[slot] = False
+        self._runs[slot] += 1
+        self._last_done = self._clock.monotonic()
+        mean = self._mean_s
+        self._mean_s = run_s if mean is None else mean + _WEIGHT * (run_s - mean)
+        if not self._freed.is_set():
+            self._freed.set()
 
     def room(self) -> Room:
         """How much may be fetched now."""
-        with self._lock:
-            return self._room()
-
-    def _room(self) -> Room:
-        waiting, free = len(self._waiting), self._slots - self._busy
-        ahead = self._ahead()
+        waiting, free = self._waiting.qsize(), self._slots - self.busy
+        ahead = self._ahead(free)
         if ahead and waiting > (free + ahead) // 2:
             return Room(0, 0)  # refill by halves: one claim for many tasks
         return Room(max(0, min(free + ahead - waiting, MAX_TASKS)), max(0, free - waiting))
 
-    def _ahead(self) -> int:
-        if self._mean_s is None or self._mean_s >= AHEAD_S:
+    def _ahead(self, free: int) -> int:
+        mean_s = self._mean_s
+        if mean_s is None or mean_s >= AHEAD_S:
             return 0
         # Every slot is busy and none has come free lately: the mean speaks of other tasks than those that run now.
         # This also bounds handing back: whatever is fetched ahead was paid for by a task that ended.
-        if self._busy >= self._slots and self._clock.monotonic() - self._last_done > AHEAD_S:
+        if free <= 0 and self._clock.monotonic() - self._last_done > AHEAD_S:
             return 0
-        return min(MAX_AHEAD, int(AHEAD_S / max(self._mean_s, _FLOOR_S)) * self._slots)
+        return min(MAX_AHEAD, int(AHEAD_S / max(mean_s, _FLOOR_S)) * self._slots)
 
     def wait_for_room(self, timeout_s: float, *, free: bool = False) -> None:
         """Wait until something may be fetched (``free``: for a free slot, not ahead) or the time is up."""
-        with self._lock:
-            room = self._room()
-            if (room.free if free else room.pop) <= 0 and not self._closed:
-                self._freed.wait(timeout_s)
+        self._freed.clear()
+        room = self.room()  # after the clear: a slot that comes free from here on sets it again
+        if (room.free if free else room.pop) <= 0 and not self._closed:
+            self._freed.wait(timeout_s)
 
     def stale(self, after_s: float = AHEAD_S) -> list[Held]:
-        """Remove and return everything, if the oldest has waited too long and no slot is free for it."""
-        with self._lock:
-            if not self._waiting or self._busy < self._slots:
-                return []
-            if self._clock.monotonic() - self._waiting[0].since < after_s:
-                return []
-            return self._drain()
+        """Remove and return everything, if no slot is free for it and none has taken anything for too long."""
+        if self._waiting.empty() or self.busy < self._slots:
+            return []
+        return self.drain() if self._clock.monotonic() - self._last_taken >= after_s else []
 
     def drain(self) -> list[Held]:
         """Remove and return everything that waits."""
-        with self._lock:
-            return self._drain()
-
-    def _drain(self) -> list[Held]:
-        held = list(self._waiting)
-        self._waiting.clear()
+        held: list[Held] = []
+        with contextlib.suppress(Empty):
+            while True:
+                one = self._waiting.get_nowait()
+                if one is None:  # a slot's end
+                    self._waiting.put(None)
+                    return held
+                held.append(one)
         return held
 
     @property
     def waiting(self) -> int:
         """How many wait."""
-        return len(self._waiting)
+        return self._waiting.qsize()
 
     @property
     def busy(self) -> int:
         """How many slots run a task."""
-        return self._busy
+        return sum(self._busy)
+
+    @property
+    def runs(self) -> int:
+        """How many tasks have run."""
+        return sum(self._runs)
 
     def close(self) -> None:
         """Let every slot thread end when nothing waits any more."""
-        with self._lock:
-            self._closed = True
-            self._filled.notify_all()
-            self._freed.notify_all()
+        self._closed = True
+        for _ in range(self._slots):
+            self._waiting.put(None)
+        self._freed.set()
