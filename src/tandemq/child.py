@@ -9,6 +9,7 @@ and the process ends before they do.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -53,13 +54,15 @@ def _own_pipes(orders: dict[str, Any]) -> tuple[IO[str], IO[str]]:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-    own = (control_fd, orders["report_fd"], orders["arena_fd"])
+    own = [control_fd, orders["report_fd"], orders["arena_fd"]]
     for fd in own:
         os.set_inheritable(fd, False)
 
     def close_own() -> None:
-        for fd in own:
-            os.close(fd)
+        # Emptied: in a fork of the fork these numbers are somebody else's.
+        while own:
+            with contextlib.suppress(OSError):
+                os.close(own.pop())
 
     os.register_at_fork(after_in_child=close_own)
     return os.fdopen(control_fd, "r"), os.fdopen(orders["report_fd"], "w", buffering=1)
@@ -109,8 +112,8 @@ def main() -> None:
         _log.exception("importing %s failed", orders["app"])
         report.write(f"failed {json.dumps(f'{type(bad).__name__}: {bad}')}\n")
         os._exit(EXIT_BAD_APP)
-    signal.signal(signal.SIGTERM, lambda *_: child.drain())
     child.start()
+    signal.signal(signal.SIGTERM, lambda *_: child.drain())
     report.write(f"ready {json.dumps({'queues': child.terms.queues})}\n")
     threading.Thread(target=_control, args=(child, control), name="tandemq-control", daemon=True).start()
     while not child.wait_over(3600.0):

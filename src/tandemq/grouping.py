@@ -1,13 +1,15 @@
 """Group commit for producers: calls that come while an INSERT is under way share the next one.
 
 Nobody waits for a timer. A call that finds nobody inserting inserts at once, alone; while it does, others queue up,
-and the first of them inserts for all of them: one multi-row INSERT, one COMMIT, one push. Each caller is answered
+and the next of them inserts for all of them: one multi-row INSERT, one COMMIT, one push. Each caller is answered
 after the commit that stored its row, and gets its own error.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from tandemq.core.errors import EnqueueUnknown, InvalidTask, StoreRefused, StoreUnavailable, TandemQError
@@ -21,71 +23,69 @@ Insert = Callable[[Sequence[NewRow]], Sequence[Inserted]]
 
 
 class _Call:
-    __slots__ = ("answer", "done", "error", "leads", "row")
+    __slots__ = ("answer", "error", "row")
 
     def __init__(self, row: NewRow) -> None:
         self.row = row
         self.answer: Inserted | None = None
         self.error: BaseException | None = None
-        self.leads = False
-        self.done = threading.Event()
+
+    @property
+    def is_answered(self) -> bool:
+        return self.answer is not None or self.error is not None
 
 
 class GroupCommit:
-    """Shares INSERTs between threads. ``insert`` stores rows in one transaction and pushes them: all or none."""
+    """Shares INSERTs between threads. ``insert`` stores rows in one transaction and pushes them: all or none.
+
+    Nobody is handed the lead: whoever gets the lock and is not answered yet inserts for all who wait. So a caller
+    that is interrupted (a time limit, a signal) cannot take the lead with him.
+    """
 
     def __init__(self, insert: Insert) -> None:
         self._insert = insert
-        self._lock = threading.Lock()
-        self._waiting: list[_Call] = []
-        self._is_led = False
+        self._commit = threading.Lock()
+        self._waiting: deque[_Call] = deque()
 
     def store(self, row: NewRow) -> Inserted:
-        """Store one keyless row; its answer, or the error that its row (or the shared commit) met."""
+        """Store one keyless row; its answer, or the error that its row (or the shared commit) met.
+
+        Interrupted while it waits, its row may or may not be stored: nobody is told then.
+        """
         call = _Call(row)
-        with self._lock:
-            if self._is_led:
-                self._waiting.append(call)
-            else:
-                self._is_led = call.leads = True
-        if not call.leads:
-            call.done.wait()
-        if call.leads:
-            self._lead(call)
+        self._waiting.append(call)
+        try:
+            with self._commit:
+                while not call.is_answered:
+                    self._lead()
+        except BaseException:
+            with contextlib.suppress(ValueError):
+                self._waiting.remove(call)
+            raise
         if call.error is not None:
             raise call.error
-        assert call.answer is not None  # noqa: S101 - a call ends with an answer or an error
+        assert call.answer is not None  # noqa: S101 - answered without an error
         return call.answer
 
-    def _lead(self, own: _Call) -> None:
-        """Insert for everybody who waits now, then hand the lead to one who came meanwhile."""
-        group = [own, *self._take(own)]
+    def _lead(self) -> None:
+        group = self._take()
         try:
             self._store(group)
         finally:
-            with self._lock:
-                heir = self._waiting.pop(0) if self._waiting else None
-                if heir is None:
-                    self._is_led = False
-                else:
-                    heir.leads = True
-            if heir is not None:
-                heir.done.set()
-            for call in group[1:]:
-                if call.answer is None and call.error is None:
+            for call in group:
+                if not call.is_answered:
                     call.error = EnqueueUnknown("the caller who was storing this task too was interrupted")
-                call.done.set()
 
-    def _take(self, own: _Call) -> list[_Call]:
-        size = len(own.row.payload)
-        with self._lock:
-            for taken, call in enumerate(self._waiting):
-                size += len(call.row.payload)
-                if taken >= MAX_ROWS - 1 or size > MAX_BYTES:
+    def _take(self) -> list[_Call]:
+        """Those who have waited longest; at least one."""
+        group = [self._waiting.popleft()]
+        size = len(group[0].row.payload)
+        with contextlib.suppress(IndexError):  # nobody else waits (or has just been interrupted)
+            while len(group) < MAX_ROWS:
+                size += len(self._waiting[0].row.payload)
+                if size > MAX_BYTES:
                     break
-            else:
-                taken = len(self._waiting)
-            group, self._waiting = self._waiting[:taken], self._waiting[taken:]
+                group.append(self._waiting.popleft())
         return group
 
     def _store(self, group: list[_Call]) -> None:

@@ -42,7 +42,7 @@ class Producer:
         self._group = PerProcess(lambda: GroupCommit(self._insert_and_push))
         self._defaults: Mapping[str, int] = {}
         self._defaults_until = float("-inf")
-        self._defaults_lock = threading.Lock()
+        self._defaults_lock = PerProcess(threading.Lock)
 
     def enqueue(self, new: NewTask, *, connection: Transaction | None = None) -> Handle[Any]:
         """Store one task and push its id; the row is committed when this returns.
@@ -156,7 +156,7 @@ class Producer:
     def _queue_retries(self) -> Mapping[str, int]:
         """max_retries by queue as operators set them, at most ten seconds old."""
         if self._clock.monotonic() >= self._defaults_until:
-            with self._defaults_lock:
+            with self._defaults_lock.get():
                 if self._clock.monotonic() >= self._defaults_until:
                     self._defaults = self._links.store.queue_defaults()
                     self._defaults_until = self._clock.monotonic() + _QUEUE_DEFAULTS_S

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tandemq.core.errors import EnqueueUnknown, PayloadTooLarge, StoreUnavailable
+from tandemq.core.errors import EnqueueUnknown, PayloadTooLarge, StoreUnavailable, TaskTimeout
 from tandemq.core.task import Inserted, NewRow
 from tandemq.grouping import MAX_ROWS, GroupCommit
 from tests.waiting import eventually
@@ -51,8 +52,10 @@ def rush(table: Table, n: int) -> list[object]:
     with ThreadPoolExecutor(n + 1) as pool:
         first = pool.submit(call, 0)
         assert table.entered.wait(10)
-        others = [pool.submit(call, i) for i in range(1, n + 1)]
-        eventually(lambda: len(group._waiting) == n)
+        others = []
+        for i in range(1, n + 1):  # one by one: the order in which they wait is known
+            others.append(pool.submit(call, i))
+            eventually(lambda i=i: len(group._waiting) == i, every_s=0.001)
         table.go.set()
         return [f.result(10) for f in [first, *others]]
 
@@ -88,31 +91,62 @@ def test_a_server_that_is_away_is_everybodys_error_and_nothing_is_sent_again(err
     assert table.groups == []
 
 
-def test_an_interrupted_leader_leaves_nobody_waiting() -> None:
+def interrupt(thread: threading.Thread) -> None:
+    """As a time limit does: TaskTimeout at the thread's next bytecode."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(TaskTimeout))
+
+
+def test_a_caller_that_is_interrupted_while_it_waits_leaves_the_others_alone() -> None:
     table = Table(hold=True)
     group = GroupCommit(table.insert)
     answers: list[object] = []
 
-    def lead() -> None:
-        with pytest.raises(KeyboardInterrupt):
-            group.store(row(0))
+    def call(n: int) -> None:
+        try:
+            answers.append(group.store(row(n)).id)
+        except TaskTimeout:
+            answers.append("interrupted")
 
-    def follow() -> None:
-        answers.append(group.store(row(1)).id)
-
-    leader = threading.Thread(target=lead)
-    leader.start()
+    threads = [threading.Thread(target=call, args=(n,)) for n in range(3)]
+    threads[0].start()
     assert table.entered.wait(10)
-    follower = threading.Thread(target=follow)
-    follower.start()
+    threads[1].start()
     eventually(lambda: len(group._waiting) == 1)
-    table.away = KeyboardInterrupt()
+    interrupt(threads[1])
+    threads[2].start()
+    eventually(lambda: len(group._waiting) == 2)
     table.go.set()
-    leader.join(10)
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+    assert sorted(map(str, answers)) in (["1000", "1002", "interrupted"], ["1000", "1001", "1002"])
+    assert group.store(row(9)).id == 1009
+
+
+def test_an_interrupted_leader_tells_those_it_stored_for_that_nobody_knows() -> None:
+    table = Table(hold=True)
+    table.away = KeyboardInterrupt()
+    group = GroupCommit(table.insert)
+    errors: list[type[BaseException]] = []
+
+    def call(n: int) -> None:
+        try:
+            group.store(row(n))
+        except BaseException as error:
+            errors.append(type(error))
+
+    threads = [threading.Thread(target=call, args=(n,)) for n in range(4)]
+    threads[0].start()
+    assert table.entered.wait(10)
+    for waiting, thread in enumerate(threads[1:], 1):
+        thread.start()
+        eventually(lambda n=waiting: len(group._waiting) == n)
+    table.go.set()
+    for thread in threads:
+        thread.join(10)
+    assert sorted(e.__name__ for e in errors) == ["EnqueueUnknown"] * 2 + ["KeyboardInterrupt"] * 2
     table.away = None
-    follower.join(10)
-    assert answers in ([1001], [])
-    assert group.store(row(2)).id == 1002
+    assert group.store(row(9)).id == 1009
 
 
 def test_a_group_is_bounded() -> None:

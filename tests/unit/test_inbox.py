@@ -3,6 +3,7 @@ from __future__ import annotations
 from tandemq.core.task import Lease
 from tandemq.worker.arena import MAX_BATCHES, Arena, Phase, State
 from tandemq.worker.inbox import MAX_AHEAD, Held, Inbox, Room
+from tandemq.worker.process import FLUSH_STUCK_S, ChildProcess
 
 
 class StepClock:
@@ -134,4 +135,21 @@ def test_a_full_arena_says_so():
     arena = Arena.create()
     assert all(arena.open(i + 1, [i], 1.0) for i in range(MAX_BATCHES))
     assert arena.open(999, [1], 1.0) is None
+    arena.close()
+
+
+def test_a_process_is_not_blamed_for_an_outage_of_the_database() -> None:
+    """Results from before the outage are written by its flusher a moment after the supervisor's first good beat."""
+    arena = Arena.create()
+    child = ChildProcess(arena, None, -1, 0.0)  # type: ignore[arg-type]
+    batch = arena.open(7, [1], deadline=1000.0)
+    assert batch is not None
+    batch.held([1])
+    batch.begin(1, now=100.0, limit_s=None)
+    batch.end(1, 101.0)
+    assert child.overdue(141.0, answering_since=None) == set()
+    assert child.overdue(141.1, answering_since=141.0) == set()
+    assert child.overdue(141.0 + FLUSH_STUCK_S + 1, answering_since=141.0) == {1}
+    arena.note_flush(150.0)
+    assert child.overdue(141.0 + FLUSH_STUCK_S + 1, answering_since=141.0) == set()
     arena.close()

@@ -38,7 +38,9 @@ class LeasingStore(ClaimingStore):
             return set()
         return {row[0] for row in self.db.read(lambda tx: tx.rows(self.queries.cancel_requested(ids)))}
 
-    def finish(self, settlements: Sequence[Settlement], *, closing: Collection[int], worker_id: str) -> Settled:
+    def finish(
+        self, settlements: Sequence[Settlement], *, closing: Collection[int], worker_id: str, again: bool = False
+    ) -> Settled:
         """Write verdicts; see the protocol.
 
         Successes alone are one UPDATE. Anything else, and anything unexpected, locks the rows first and decides by what
@@ -50,7 +52,7 @@ class LeasingStore(ClaimingStore):
             return Settled()
         ordered = sorted(settlements, key=lambda s: s.lease.id)
         try:
-            if _is_fast(ordered):
+            if not again and _is_fast(ordered):
                 try:
                     answer = self.db.write(
                         lambda tx: self._succeed_all(tx, ordered, closing), lock_waits=0, crash="finish.before_commit"

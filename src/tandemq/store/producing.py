@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from sqlalchemy import exc
 
-from tandemq.core.errors import EnqueueUnknown, StoreUnavailable, StoreUnknown, TandemQError
+from tandemq.core.errors import EnqueueUnknown, StoreUnknown, TandemQError
 from tandemq.core.task import Inserted, NewRow
 from tandemq.store import after_commit, errors
 from tandemq.store.base import StoreBase
@@ -72,7 +72,7 @@ class ProducingStore(StoreBase):
         ids = [a.id for a in answers]
         try:
             found = self.db.write(lambda tx: tx.rows(self.queries.stored(ids)), repeatable=True)
-        except StoreUnavailable as cause:
+        except TandemQError as cause:
             raise _unknown(unknown) from cause
         stored = {task_id: (task_type, payload) for task_id, task_type, payload in found}
         return all(

@@ -228,8 +228,12 @@ class Leasing(Protocol):
         """Which of these have a cancel request (plain read by primary key)."""
         ...
 
-    def finish(self, settlements: Sequence[Settlement], *, closing: Collection[int], worker_id: str) -> Settled:
+    def finish(
+        self, settlements: Sequence[Settlement], *, closing: Collection[int], worker_id: str, again: bool = False
+    ) -> Settled:
         """Write verdicts; rows are matched in (id, token) pairs and ``running``.
+
+        ``again``: these were ``locked`` before, so no lock is waited for.
 
         ``closing``: tokens of which nothing else is left in this worker's hands; their claims rows go in the same
         transaction, but only if none of their rows is ``locked``. A cancel request turns a retry or release into

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from queue import Empty, SimpleQueue
@@ -21,6 +22,10 @@ from tandemq.worker.inbox import Held
 
 _log = logging.getLogger("tandemq.worker")
 MAX_FLUSH = 500
+#: How long a row that somebody holds is left alone before its verdict is tried again.
+LOCKED_AGAIN_S = 0.2
+#: So often a verdict may be refused even in its barest form.
+MAX_REFUSALS = 3
 Item = tuple[Held, Verdict]
 
 
@@ -44,9 +49,12 @@ class Acker:
         self._clock, self._on_answer = clock, on_answer
         self._say = Throttle(_log, clock)
         self._items: SimpleQueue[Item | threading.Event | None] = SimpleQueue()
-        self._again: list[Item] = []
+        self._kept: list[Item] = []
+        self._locked: list[Item] = []
+        self._locked_at = 0.0
         self._marks: list[threading.Event] = []
-        self._closed = False
+        self._refused: Counter[int] = Counter()
+        self._away = self._closed = False
         self._backoff_s = 0.0
         self._pause = threading.Event()
         self.fenced = 0
@@ -62,26 +70,38 @@ class Acker:
 
     def step(self) -> bool:
         """Wait for verdicts, write whatever has come meanwhile; False when closed and nothing is left."""
-        items = self._collect()
-        if items:
-            self._again = self._flush(items) + self._again
-        if self._again:
+        self._away = False
+        if items := self._collect():
+            self._keep(self._flush(items))
+        if self._locked and not self._away and self._clock.monotonic() >= self._locked_at:
+            # On their own: a row that an operator has locked must not hold up the verdicts of others.
+            items, self._locked = self._locked, []
+            self._keep(self._flush(items, again=True))
+        if self._away:
             self._backoff_s = min(2.0, max(0.05, self._backoff_s * 2))
             self._pause.wait(self._backoff_s)
-        else:
-            self._backoff_s = 0.0
+            return True
+        self._backoff_s = 0.0
+        if not self._locked:
             for mark in self._marks:
                 mark.set()
             self._marks.clear()
-        return bool(self._again) or not self._closed
+        return bool(self._locked) or not self._closed
+
+    def _keep(self, again: list[Item]) -> None:
+        if self._away:
+            self._kept = again
+        elif again:
+            self._locked += again
+            self._locked_at = self._clock.monotonic() + LOCKED_AGAIN_S
 
     def _collect(self) -> list[Item]:
-        """What has to be sent again and what has come, in order, at most ``MAX_FLUSH``; waits if there is nothing."""
-        items, self._again = self._again[:MAX_FLUSH], self._again[MAX_FLUSH:]
+        """What was kept and what has come, in order, at most ``MAX_FLUSH``; waits if there is nothing to do."""
+        items, self._kept = self._kept, []
         must_wait = not items
-        while len(items) < MAX_FLUSH and not self._again:
+        while len(items) < MAX_FLUSH:
             try:
-                one = self._items.get(block=must_wait)
+                one = self._items.get(must_wait, LOCKED_AGAIN_S if self._locked else None)
             except Empty:
                 break
             must_wait = False
@@ -104,7 +124,7 @@ class Acker:
         """Let ``run`` end once everything is written."""
         self._items.put(None)
 
-    def _flush(self, items: list[Item]) -> list[Item]:
+    def _flush(self, items: list[Item], *, again: bool = False) -> list[Item]:
         """Write one group; returns what has to be sent again."""
         ids_of: dict[int, set[int]] = {}
         for held, _ in items:
@@ -116,9 +136,11 @@ class Acker:
                 [Settlement(held.lease, verdict) for held, verdict in items],
                 closing=closing,
                 worker_id=self._worker_id,
+                again=again,
             )
         except StoreUnavailable as away:
             self._say(logging.WARNING, "store", f"the database is away, {len(items)} results are kept: {away}")
+            self._away = True
             return items
         except Exception as broken:
             return self._isolate(items, broken)
@@ -156,7 +178,10 @@ class Acker:
         minimal = _minimal(verdict)
         self._say(logging.ERROR, "unstorable", f"task {held.lease.id}: its verdict could not be stored: {broken!r}")
         if minimal == verdict:
-            return items  # kept and tried again; the supervisor replaces a process whose verdicts do not move
+            self._refused[held.lease.id] += 1
+            if self._refused[held.lease.id] >= MAX_REFUSALS:
+                raise broken  # ends the process; its supervisor judges what it held
+            return items
         return self._flush([(held, minimal)])
 
 

@@ -90,8 +90,12 @@ class Arena:
         """Anonymous memory of the right size, to be inherited by the child. OSError if there is none."""
         if hasattr(os, "memfd_create"):
             fd = os.memfd_create("tandemq")
-            os.ftruncate(fd, SIZE)
-            return cls(fd)
+            try:
+                os.ftruncate(fd, SIZE)
+                return cls(fd)
+            except OSError:
+                os.close(fd)
+                raise
         with tempfile.TemporaryFile(prefix="tandemq-") as file:
             file.write(bytes(SIZE))  # written, not only sized: a full disk must be an error here, not a SIGBUS later
             file.flush()

@@ -81,7 +81,7 @@ class Child:
             on_ended=self._on_ended,
         )
         self._threads = [threading.Thread(target=self._fetch, name="tandemq-fetch", daemon=True)]
-        self._acking = threading.Thread(target=self.acker.run, name="tandemq-ack", daemon=True)
+        self._acking = threading.Thread(target=self._ack, name="tandemq-ack", daemon=True)
         self._slots = [
             threading.Thread(target=self._slot, args=(i,), name=f"tandemq-slot-{i}", daemon=True)
             for i in range(orders["slots"])
@@ -118,6 +118,15 @@ class Child:
                 raise
             finally:
                 self.inbox.done(slot, self._clock.monotonic() - started)
+
+    def _ack(self) -> None:
+        try:
+            self.acker.run()
+        except BaseException:
+            _log.exception("verdicts cannot be written any more, the process is replaced")
+            self.exit_code = 1
+            self._over.set()
+            raise
 
     def _run(self, held: Held) -> None:
         lease, batch = held.lease, held.batch

@@ -172,7 +172,12 @@ class Fetcher:
         # Rows on their last attempt are not claimed ahead: until there are none, pop no more than there are free slots,
         # or they would be popped, locked and put back in a loop.
         self._only_free = bool(claimed.put_back)
-        self._inbox.put([Held(lease, batch) for lease in claimed.leases])
+        held = [Held(lease, batch) for lease in claimed.leases]
+        if self.stopping:
+            for one in held:
+                self._acker.add(one, Release())
+        else:
+            self._inbox.put(held)
         self._drop(claimed)
         self._send_back(claimed)
 

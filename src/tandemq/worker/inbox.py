@@ -66,8 +66,8 @@ class Inbox:
     def take(self, slot: int) -> Held | None:
         """The next task for a slot, waiting for one; None when closed. The slot counts as busy until ``done``."""
         held = self._waiting.get()
+        self._last_taken = self._clock.monotonic()  # before busy: else a moment looks like "busy for long"
         self._busy[slot] = held is not None
-        self._last_taken = self._clock.monotonic()
         return held
 
     def done(self, slot: int, run_s: float) -> None:

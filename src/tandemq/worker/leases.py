@@ -12,7 +12,7 @@ from random import Random
 
 from tandemq.broker.protocol import Broker
 from tandemq.core.clock import Clock
-from tandemq.core.errors import StoreUnavailable, TandemQError
+from tandemq.core.errors import StoreUnavailable
 from tandemq.core.failure import failure
 from tandemq.core.lifecycle import Attempt, Event, Interrupted, Lost, Outcome, TimedOut, Verdict, decide
 from tandemq.core.retry import policy_of
@@ -43,10 +43,15 @@ class LeaseKeeper:
         self._worker_id, self._name, self._options = worker_id, name, options
         self._clock, self._state = clock, state
         self._say = Throttle(_log, clock)
+        self._registered = False
         self._answered_at = float("-inf")
+        self._answering_since: float | None = None
 
-    def register(self, queues: Sequence[str]) -> None:
-        """Insert the worker's record: one row per process start."""
+    def _register(self) -> None:
+        """Insert the worker's record, once a child has told its queues: without -q only the application knows them."""
+        queues = next((child.queues for child in self._children() if child.ready), None)
+        if self._registered or queues is None:
+            return
         now = self._clock.now()
         self._store.worker_started(
             WorkerRecord(
@@ -63,6 +68,7 @@ class LeaseKeeper:
                 alive=True,
             )
         )
+        self._registered = True
 
     def stopped(self) -> None:
         """The last word of the record; a lost one only looks like a silent worker."""
@@ -71,20 +77,27 @@ class LeaseKeeper:
         except StoreUnavailable as away:
             _log.warning("the worker's record could not be closed: %s", away)
 
-    def store_answers(self, now: float) -> bool:
-        """The database has answered within the last two beats."""
-        return now - self._answered_at < 2 * self._settings.heartbeat_s + RETRY_S
+    @property
+    def answering_since(self) -> float | None:
+        """From when on every beat has been answered (monotonic); None while the last one was not, or none is recent."""
+        late_s = self._clock.monotonic() - self._answered_at
+        return self._answering_since if late_s < 2 * self._settings.heartbeat_s + RETRY_S else None
 
     def step(self) -> float:
         """One beat."""
+        recent = self.answering_since
         try:
+            self._register()
             self._renew()
             self._pass_on_cancels()
             self._store.worker_beat(self._worker_id, self._state())
         except StoreUnavailable as away:
+            self._answering_since = None
             self._say(logging.WARNING, "renew", f"the database is away, leases are not renewed: {away}")
             return min(RETRY_S, self._settings.heartbeat_s)
         self._answered_at = self._clock.monotonic()
+        # A beat that came late after a silence starts anew: before it nothing could be written.
+        self._answering_since = self._answered_at if recent is None else recent
         return self._settings.heartbeat_s
 
     def _renew(self) -> None:
@@ -174,15 +187,16 @@ class LeaseEnder:
     def step(self) -> float:
         """Try each once; an error keeps it for the next turn, whatever the error."""
         for _ in range(len(self._waiting)):
-            ending = self._waiting[0]
+            # Looked at in place: while it is tried it counts as not ended.
             try:
-                done = self._end(ending)
-            except TandemQError as failed:
-                self._say(logging.WARNING, "end", f"the leases of a dead child cannot be ended yet: {failed}")
+                done = self._end(self._waiting[0])
+            except Exception as failed:
+                self._say(logging.WARNING, "end", f"the leases of a dead child cannot be ended yet: {failed!r}")
                 done = False
-            self._waiting.popleft()
-            if not done:
-                self._waiting.append(ending)
+            if done:
+                self._waiting.popleft()
+            else:
+                self._waiting.rotate(-1)
         return END_AGAIN_S if self._waiting else IDLE_S
 
     def _end(self, ending: Ending) -> bool:

@@ -42,16 +42,17 @@ class ChildProcess:
 
         ``armed``: a crash point set for this worker counts in the child; one that replaces it would only die again.
         """
-        arena = Arena.create()
-        read_fd, write_fd = os.pipe()
-        try:
-            return cls._spawn(arena, read_fd, write_fd, orders, clock, armed=armed)
-        except OSError:
-            arena.close()
-            os.close(read_fd)
-            raise
-        finally:
-            os.close(write_fd)
+        with contextlib.ExitStack() as undo:
+            arena = Arena.create()
+            undo.callback(arena.close)
+            read_fd, write_fd = os.pipe()
+            undo.callback(os.close, read_fd)
+            try:
+                child = cls._spawn(arena, read_fd, write_fd, orders, clock, armed=armed)
+            finally:
+                os.close(write_fd)
+            undo.pop_all()
+            return child
 
     @classmethod
     def _spawn(
@@ -112,20 +113,24 @@ class ChildProcess:
                 self.away = True
         return True
 
-    def overdue(self, now: float, *, store_answers: bool) -> set[int]:
-        """Tasks for which this process must go: past their time limit, or finished and never written."""
+    def overdue(self, now: float, *, answering_since: float | None) -> set[int]:
+        """Tasks for which this process must go: past their time limit, or finished and never written.
+
+        ``answering_since``: from when on the database has answered without a break (None: it does not now); before
+        that nothing could be written.
+        """
         late = set()
-        flushed_at = self.arena.flushed_at
+        flushed_at, may_write = self.arena.flushed_at, answering_since is not None
 
         def since_flush(record: Record) -> float:
-            return max(record.since, flushed_at)
+            return max(record.since, flushed_at, answering_since or 0.0)
 
         for snapshot in self.arena.snapshots():
             for record in snapshot.records:
                 if record.state is State.BEGUN and record.limit_s:
                     if now > record.since + record.limit_s + OVERRUN_S:
                         late.add(record.id)
-                elif record.state is State.ENDED and store_answers and now > since_flush(record) + FLUSH_STUCK_S:
+                elif record.state is State.ENDED and now > since_flush(record) + FLUSH_STUCK_S and may_write:
                     late.add(record.id)
         return late
 

@@ -37,7 +37,7 @@ LOG_FORMAT = "%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s"
 TURN_S = 0.1
 BURST_LOOK_S = 0.2
 #: After the grace time: how long a child may take to write what is finished before it is killed.
-STOP_S = 1.0
+STOP_S = 1.5
 RESPAWN_CAP_S = 10.0
 SPAWN_PAUSE_S = 1.0
 #: At the end of a burst nothing runs: the drain takes no time, and this is no time limit.
@@ -62,10 +62,11 @@ class Supervisor:
         self._signals = 0
         self._stop_at: float | None = None
         self._signalled_at: float | None = None
+        self._burst_at = 0.0
         self._deaths: deque[float] = deque(maxlen=5)
         self._spawn_at = 0.0
         self._exit_code = 0
-        self._registered = False
+        self._was_ready = False
         self._orders: dict[str, Any] = {
             "app": app_spec,
             "worker_id": self.worker_id,
@@ -82,7 +83,8 @@ class Supervisor:
         )  # fmt: skip
         self.ender = LeaseEnder(store, broker, worker_id=self.worker_id, clock=clock, on_dead=self._tell_dead)
         self._ending = Loop(self.ender, clock, rng, "lease-ender")
-        self._loops = [Loop(self.keeper, clock, rng, "heartbeat"), self._ending]
+        self._beat = Loop(self.keeper, clock, rng, "heartbeat")
+        self._loops = [self._beat, self._ending]
         if options.mover:
             self._loops.append(Loop(Mover(store, broker, clock, self.worker_id, settings), clock, rng, "mover"))
         if options.reconcile:
@@ -106,20 +108,19 @@ class Supervisor:
         for loop in self._loops:
             loop.start()
         _log.info("worker %s starts: %d x %d slots", self.worker_id, self._options.processes, self._options.slots)
-        burst_look = 0.0
         while self._children or self._stop_at is None:
             self._spawn_missing()
             self._wait()
             for child in list(self._children):
                 if not child.hear():
                     self._gone(child)
-            self._register()
+            self._note_ready()
             self._pass_on_dead()
             self._watch_limits()
             self._stop_turn()
             now = self._clock.monotonic()
-            if self._options.burst and self._stop_at is None and now >= burst_look:
-                burst_look = now + BURST_LOOK_S
+            if self._options.burst and self._stop_at is None and now >= self._burst_at:
+                self._burst_at = now + BURST_LOOK_S
                 self._burst_turn()
         self._close()
         return self._exit_code
@@ -160,7 +161,7 @@ class Supervisor:
         now = self._clock.monotonic()
         if child.failed:
             _log.error("the application cannot be loaded: %s", child.failed)
-            if not self._registered:  # it never could: do not go on trying
+            if not self._was_ready:  # it never could: do not go on trying
                 self._exit_code = 2
                 self._stop(0.0)
             self._spawn_at = now + RESPAWN_CAP_S
@@ -174,22 +175,15 @@ class Supervisor:
         elif now - child.started < SPAWN_PAUSE_S:
             self._spawn_at = now + SPAWN_PAUSE_S  # used up at once, say by --max-memory below its size
 
-    def _register(self) -> None:
-        """Once a child has told its queues: without -q only the application knows them."""
-        ready = next((child for child in self._children if child.ready), None)
-        if ready is None or self._registered:
-            return
-        try:
-            self.keeper.register(ready.queues)
-        except TandemQError as away:
-            self._say(logging.WARNING, "register", f"the worker cannot be listed yet: {away}")
-        else:
-            self._registered = True
+    def _note_ready(self) -> None:
+        if not self._was_ready and any(child.ready for child in self._children):
+            self._was_ready = True
+            self._beat.wake()  # the worker can be listed now
 
     def _watch_limits(self) -> None:
         now = self._clock.monotonic()
         for child in self._children:
-            late = child.overdue(now, store_answers=self.keeper.store_answers(now))
+            late = child.overdue(now, answering_since=self.keeper.answering_since)
             if late and not child.culprits:
                 _log.error("child %d is replaced: tasks %s do not end", child.pid, sorted(late))
                 child.culprits = late
@@ -244,6 +238,7 @@ class Supervisor:
         try:
             busy = self._store.busy(queues)
         except TandemQError as away:
+            self._burst_at = self._clock.monotonic() + SPAWN_PAUSE_S
             self._say(logging.WARNING, "burst", f"the database is away: {away}")
             return
         if not busy and not any(child.leases() for child in self._children):
