@@ -3,7 +3,7 @@
 SHELL = /bin/sh
 export PYTHON
 
-.PHONY: help demo test scenarios check clean
+.PHONY: help demo test scenarios bench check clean
 
 help:
 	@echo 'make demo       run the queue on real input, no server needed (at most a minute)'
@@ -11,6 +11,7 @@ help:
 	@echo 'make test       everything that is checked, on real servers that it provides (at most ten minutes)'
 	@echo 'make check      the quick part of it: lint, types, tests without servers'
 	@echo 'make scenarios  the field scenarios at their full size'
+	@echo 'make bench      measure tandemq beside its ceiling and other queues (ARGS=--quick: 3 minutes, no peers)'
 	@echo 'make clean      remove what the above made'
 
 .venv/.embedded: pyproject.toml dev/make_venv.sh
@@ -35,6 +36,10 @@ test: .venv/.dev
 scenarios: .venv/.dev
 	@sh dev/provide_servers.sh
 	@TANDEMQ_SCENARIOS=full .venv/bin/pytest -q tests/scenarios
+
+bench: .venv/.dev
+	@sh dev/provide_servers.sh
+	@.venv/bin/python -m benchmarks $(ARGS)
 
 check: .venv/.dev
 	@.venv/bin/ruff check .
