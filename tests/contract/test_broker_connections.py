@@ -141,9 +141,11 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tls")
     new = ["req", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj"]
     signing = ["-CAcreateserial", "-days", "2", "-extfile", "ext", "-out", "cert.pem"]
-    (folder / "ext").write_text("subjectAltName=IP:127.0.0.1")
+    usage = "critical,keyCertSign,cRLSign"
+    (folder / "ext").write_text("subjectAltName=IP:127.0.0.1\nauthorityKeyIdentifier=keyid")
     for arguments in (
-        [*new, "/CN=Test CA", "-x509", "-keyout", "ca.key", "-out", "ca.pem"],
+        # Python 3.13 checks strictly: an authority must say that it may sign.
+        [*new, "/CN=Test CA", "-x509", "-addext", f"keyUsage={usage}", "-keyout", "ca.key", "-out", "ca.pem"],
         [*new, "/CN=127.0.0.1", "-keyout", "key.pem", "-out", "req.pem"],
         ["x509", "-req", "-in", "req.pem", "-CA", "ca.pem", "-CAkey", "ca.key", *signing],
     ):
