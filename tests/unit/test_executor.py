@@ -223,3 +223,18 @@ def test_validate_may_refuse():
     outcome = run(executor)
     assert isinstance(outcome, Invalid)
     assert executor.verdict(lease("t"), outcome).reason is DeadReason.VALIDATION
+
+
+def test_a_stored_traceback_begins_in_the_handler():
+    def fail():
+        raise ValueError("no")
+
+    async def afail():
+        raise ValueError("no")
+
+    for fn in (fail, afail):
+        executor = make(fn)
+        lines = run(executor).failure.traceback.splitlines()
+        assert "test_executor.py" in lines[0]
+        assert lines[0].endswith(fn.__name__)
+        executor.stop()

@@ -47,7 +47,7 @@ def _users_frames(frames: list[traceback.FrameSummary]) -> list[traceback.FrameS
 
 
 def _trace(exc: BaseException) -> str:
-    frames = traceback.extract_tb(exc.__traceback__, limit=-40)
+    frames = _users_frames(traceback.extract_tb(exc.__traceback__, limit=-40))
     # Not format_list: the carets that it draws cost an ast.parse for every frame.
     lines = [f'  File "{f.filename}", line {f.lineno}, in {f.name}\n    {f.line or ""}\n' for f in frames]
     seen, cause = {id(exc)}, exc.__cause__ or exc.__context__
