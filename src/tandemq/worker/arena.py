@@ -35,6 +35,14 @@ _STATE, _CANCEL, _SINCE = 8, 12, 16
 NO_LIMIT = 0.0
 
 
+def begin_within_s(lease_s: float) -> float:
+    """How long after sending a claim or a renewal its tasks may still begin: the lease less a margin, in seconds.
+
+    Counted from before it was sent, so that the lease in the database ends later than the child believes.
+    """
+    return lease_s - min(1.0, lease_s / 5)
+
+
 class Phase(IntEnum):
     """``CLAIMING``: the claim was sent, its answer is not known; such a token is not renewed."""
 

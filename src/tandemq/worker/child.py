@@ -80,7 +80,7 @@ class Child:
             pause=self._wake.wait,
             on_ended=self._on_ended,
         )
-        self._threads = [threading.Thread(target=self._fetch, name="tandemq-fetch", daemon=True)]
+        self._fetching = threading.Thread(target=self._fetch, name="tandemq-fetch", daemon=True)
         self._acking = threading.Thread(target=self._ack, name="tandemq-ack", daemon=True)
         self._slots = [
             threading.Thread(target=self._slot, args=(i,), name=f"tandemq-slot-{i}", daemon=True)
@@ -90,7 +90,7 @@ class Child:
     def start(self) -> None:
         """Start from the end of the pipe to its beginning."""
         threading.Thread(target=self._run_hooks, name="tandemq-hooks", daemon=True).start()
-        for thread in [self._acking, *self._slots, *self._threads]:
+        for thread in [self._acking, *self._slots, self._fetching]:
             thread.start()
 
     # threads
@@ -193,8 +193,7 @@ class Child:
     def _finish(self) -> None:
         crash.crash_point("shutdown.before_release")
         self._hand_back()  # at once: the fetcher may be in a claim that takes its time
-        if threading.current_thread() is not self._threads[0]:
-            self._threads[0].join()
+        self._fetching.join()
         self._hand_back()
         self.inbox.close()
         for slot in self._slots:

@@ -17,7 +17,7 @@ from tandemq.core.task import Level
 from tandemq.service import Throttle
 from tandemq.store.protocol import Claimed, Ended, Store
 from tandemq.worker.acker import Acker
-from tandemq.worker.arena import Arena, Batch
+from tandemq.worker.arena import Arena, Batch, begin_within_s
 from tandemq.worker.inbox import Held, Inbox, Room
 
 _log = logging.getLogger("tandemq.worker")
@@ -42,11 +42,6 @@ class Terms:
     known: frozenset[str]
     lease_s: float
     unknown_task_s: float
-
-    @property
-    def begin_s(self) -> float:
-        """How long after sending the claim (or renewal) a task may still begin: the lease less a margin."""
-        return self.lease_s - min(1.0, self.lease_s / 5)
 
 
 class Fetcher:
@@ -142,8 +137,7 @@ class Fetcher:
 
     def _claim(self, level: Level, ids: list[int], room: Room) -> None:
         token = self._new_token()
-        # Counted from before the claim is sent: the lease in the database starts later, so it ends later.
-        batch = self._arena.open(token, ids, self._clock.monotonic() + self._terms.begin_s)
+        batch = self._arena.open(token, ids, self._clock.monotonic() + begin_within_s(self._terms.lease_s))
         if batch is None:
             self._put_back(level, ids)
             self._pause(SHORT_BLOCK_S)

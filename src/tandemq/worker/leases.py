@@ -21,7 +21,7 @@ from tandemq.core.task import Lease
 from tandemq.redeliver import dispatch
 from tandemq.service import Throttle
 from tandemq.store.protocol import Moved, Store, WorkerRecord
-from tandemq.worker.arena import Phase, Snapshot, State
+from tandemq.worker.arena import Phase, Snapshot, State, begin_within_s
 from tandemq.worker.options import WorkerOptions
 from tandemq.worker.process import ChildProcess
 
@@ -104,10 +104,9 @@ class LeaseKeeper:
         held = {s.token: (child, s) for child in self._children() for s in _held(child)}
         if not held:
             return
-        # Taken before the renewal is sent: the lease in the database ends later than the child believes.
         sent = self._clock.monotonic()
         standing = self._store.renew(list(held), worker_id=self._worker_id, lease_s=self._settings.lease_s)
-        deadline = sent + self._settings.lease_s - min(1.0, self._settings.lease_s / 5)
+        deadline = sent + begin_within_s(self._settings.lease_s)
         for token, (child, snapshot) in held.items():
             with contextlib.suppress(ValueError):  # unmapped meanwhile: the child was reaped
                 if token in standing:
