@@ -30,6 +30,14 @@ def sleep(seconds: float) -> str:
     return "slept"
 
 
+@app.task(name="hold", retry=QUICK)
+def hold(until: str) -> None:
+    """Keeps its slot until this file exists, so that a test decides how long."""
+    with probe.running():
+        while not os.path.exists(until):  # noqa: PTH110 - a test's file
+            time.sleep(0.005)
+
+
 @app.task(name="asleep", retry=QUICK)
 async def asleep(seconds: float) -> str:
     with probe.running():

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import redis
@@ -53,7 +54,7 @@ def wait_until_made(work: Bench, client: redis.Redis, *queues: str) -> None:
     eventually(lambda: all((client.get(key) or b"").endswith(b":ready") for key in keys), 10)
 
 
-def test_garbage_between_good_ids(work: Bench, probe: Probe, redis_client: redis.Redis) -> None:
+def test_garbage_between_good_ids(work: Bench, probe: Probe, redis_client: redis.Redis, tmp_path: Path) -> None:
     worker = work.worker("-c", "1").ready()
     (child,) = worker.children()
     (done,) = work.ids("noop", 1)
@@ -61,13 +62,15 @@ def test_garbage_between_good_ids(work: Bench, probe: Probe, redis_client: redis
     wait_until_made(work, redis_client, "default")
     before = rows(work, done)
     bad = [*GARBAGE, str(done).encode(), b"999999999"]  # and an id without a row
-    busy = work.app.enqueue("sleep", {"seconds": 1})
+    gate = tmp_path / "gate"
+    busy = work.app.enqueue("hold", {"until": str(gate)})
     eventually(lambda: probe.starts()[busy.id], 10, worker.text)
     good = []
     for n in range(20):
         good += work.ids("noop", 1)
         redis_client.lpush(ready_key(work), *bad[n % len(bad) :][:2])
     assert redis_client.llen(ready_key(work)) >= 40
+    gate.touch()
 
     assert work.ended([busy.id, *good]) == {"succeeded": 21}
 
