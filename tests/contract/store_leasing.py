@@ -235,7 +235,7 @@ class LeasingContract(StoreContract):
         settled = timed.end_lease(found.token, found.ids, judge=judge, worker_id="r", expired_only=True)  # type: ignore[arg-type]
 
         assert (found.worker_id, found.ids) == ("w1", tuple(ids))
-        assert judged == list(claimed.leases)
+        assert judged == [one._replace(payload="") for one in claimed.leases]  # it is not read for this
         assert settled is not None
         assert [(m.id, m.event, m.status, m.due_ms) for m in settled.moved] == [
             (i, Event.RETRY, Status.PENDING, epoch_ms(clock.now())) for i in ids

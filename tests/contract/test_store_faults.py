@@ -23,8 +23,9 @@ from tandemq.core.errors import (
 from tandemq.core.lifecycle import RetryIn, Status, Succeed
 from tandemq.core.settings import Settings
 from tandemq.store import SqlStore, connect
-from tandemq.store.database import Tx
 from tandemq.store.migrate import migrate
+from tandemq.store.protocol import Settled
+from tandemq.store.transaction import Tx
 from tests.contract.store_contract import claim, fail, insert, lease, lost, row, settle, succeed
 from tests.proxy import Proxy
 from tests.servers import MySQLServer
@@ -146,7 +147,8 @@ class TestALostAnswerToCommit:
 
         assert unknown.value.unknown
         assert len(given_back.moved) in {0, 3}
-        assert [x.attempt for x in claim(store, ids).leases] == [1, 1, 1]
+        # The server may still be rolling back what the cut left, and its rows are locked so long.
+        assert [x.attempt for x in eventually(lambda: claim(store, ids).leases)] == [1, 1, 1]
         assert store.renew([4711], worker_id="w1", lease_s=30) == set()
 
     @pytest.mark.parametrize("fault", [Proxy.swallow, Proxy.stop_before])
@@ -157,18 +159,16 @@ class TestALostAnswerToCommit:
         fault(proxy, b"COMMIT")
         with pytest.raises(StoreUnknown):
             settle(far, (one, succeed("1")), (two, fail()))
-        settled = settle(far, (one, succeed("1")), (two, fail()))
 
+        def sent_again() -> Settled | None:  # by a worker as long as the server still rolls back what the cut left
+            settled = settle(far, (one, succeed("1")), (two, fail()))
+            return None if settled.locked else settled
+
+        settled = eventually(sent_again)
+        assert settled is not None
         assert ([m.id for m in settled.moved], settled.fenced) == ([one.id, two.id], ())
         assert store.counts()["ended"]["succeeded"] == 1
         assert store.counts()["ended"]["retried"] == 1
-
-    def test_a_renewal_is_sent_again_at_once(self, far: SqlStore, proxy: Proxy) -> None:
-        one = lease(far)
-        proxy.swallow(b"COMMIT")
-
-        assert far.renew([one.token], worker_id="w1", lease_s=30) == {one.token}
-        assert proxy.hits == 1
 
     def test_a_cancel_is_sent_again_and_counted_once(self, far: SqlStore, proxy: Proxy) -> None:
         (task_id,) = insert(far)
@@ -208,7 +208,7 @@ class TestALostConnection:
     def test_a_server_that_is_away_is_unavailable_and_then_back(self, far: SqlStore, proxy: Proxy) -> None:
         proxy.refuse = True
         proxy.cut()
-        with pytest.raises(StoreUnavailable, match=r"unavailable \(mysql\+pymysql://\*\*\*@127") as away:
+        with pytest.raises(StoreUnavailable, match=r"unavailable \(mysql\+\w+://\*\*\*@127") as away:
             far.ping()
         assert not away.value.unknown
         with pytest.raises(StoreUnavailable):
@@ -263,7 +263,7 @@ class TestALostConnection:
     ) -> None:
         store.db.write(lambda tx: tx.write("SET SESSION wait_timeout = 1"))
         find = "SELECT id FROM information_schema.processlist WHERE db = %s"
-        eventually(lambda: not mysql_server.sql(find, (database,)), 5)
+        eventually(lambda: not mysql_server.sql(find, (database,)))
 
         assert len(insert(store, 2)) == 2
 
@@ -281,7 +281,10 @@ class TestALostConnection:
 
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert (store.visible([task_id]), _connection_id(store)) == ({task_id}, mine)
-        assert len(mysql_server.sql("SELECT id FROM information_schema.processlist WHERE db = %s", (database,))) == 1
+        find = (
+            "SELECT id FROM information_schema.processlist WHERE db = %s"  # the child's goes a moment after the child
+        )
+        eventually(lambda: len(mysql_server.sql(find, (database,))) == 1)
 
     def test_a_signal_in_the_middle_of_a_read_costs_the_connection_only(self, store: SqlStore) -> None:
         class Interrupt(Exception):

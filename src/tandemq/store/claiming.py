@@ -5,24 +5,45 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, NamedTuple
 
-from tandemq.core.errors import InvalidTask
+from tandemq.core.errors import InvalidTask, StoreUnknown
 from tandemq.core.lifecycle import DeadReason, Status
 from tandemq.core.task import Lease, Level, epoch_ms
-from tandemq.core.values import parse_instant, rfc3339
+from tandemq.core.values import QUEUE_NAME, TASK_TYPE, parse_instant, rfc3339
 from tandemq.store.base import StoreBase, holder
-from tandemq.store.database import Tx
 from tandemq.store.dialects import instant, micros
 from tandemq.store.protocol import Claimed, Ended, NotDue
 from tandemq.store.settling import Counts
+from tandemq.store.statements import Statements
+from tandemq.store.transaction import Mismatch, OwnTx, Step, Tx
 
 UNKNOWN_TASK = "UnknownTask"
 FIRST_DEFER_S, LAST_DEFER_S = 1.0, 30.0
 #: The text that a deferred row carries; its end is how long it has been waiting, so that no column is needed for it.
 _WAITING = "no worker that met it knows the task type {}; waiting since {}"
 _SINCE = re.compile(r"; waiting since (\S+)$")
+
+
+#: Names in the text of a statement: more would cost more than the round trip that they save.
+MAX_NAMES = 64
+
+
+@lru_cache(maxsize=16)
+def _only(sql: Statements, known: frozenset[str] | None, queues: frozenset[str] | None) -> str:
+    """The condition of a claim at once, or "" where there is none. Cached: a worker's names do not change."""
+    if known is None or queues is None or not known or not queues or len(known) + len(queues) > MAX_NAMES:
+        return ""
+    if not all(map(TASK_TYPE.fullmatch, known)) or not all(map(QUEUE_NAME.fullmatch, queues)):
+        return ""  # they are written into the text
+    return sql.of_known(known, queues)
+
+
+def _frozen(names: Collection[str] | None) -> frozenset[str] | None:
+    return None if names is None else frozenset(names)
 
 
 class _Row(NamedTuple):
@@ -41,6 +62,16 @@ class _Row(NamedTuple):
     is_expired: int
 
 
+class _Terms(NamedTuple):
+    """Under what a worker claims."""
+
+    lease_s: float
+    free: int
+    known: Collection[str] | None
+    queues: Collection[str] | None
+    unknown_task_s: float
+
+
 class _Sorted(NamedTuple):
     """The locked rows, sorted by what happens to them."""
 
@@ -52,6 +83,8 @@ class _Sorted(NamedTuple):
 
 class ClaimingStore(StoreBase):
     """``claim`` of ``store.protocol.Leasing``."""
+
+    _may_try_at_once = True
 
     def claim(
         self,
@@ -71,31 +104,74 @@ class ClaimingStore(StoreBase):
         """
         wanted = list(dict.fromkeys(ids))
         me = holder(worker_id)
+        terms = _Terms(lease_s, free, known, queues, unknown_task_s)
 
-        def work(tx: Tx) -> Claimed:
-            locked = {row[0]: _Row(*row) for row in tx.rows(self.sql.claim_lock(wanted))}
-            found = _sort([locked[i] for i in wanted if i in locked], free=free, known=known, queues=queues)
-            claimed_ids = [row.id for row in found.claimable]
-            if claimed_ids:
-                tx.write(self.sql.claim(claimed_ids), [token, me])
-            ended = self._discard_expired(tx, found.expired)
-            deferred, dead = self._defer(tx, found.unknown, unknown_task_s)
-            ended += dead
-            if claimed_ids:
-                tx.write(self.sql.insert_claim(), [token, me, micros(lease_s), ",".join(map(str, claimed_ids))])
-            self.settler.count(tx, _counts(found, ended))
-            missing = [i for i in wanted if i not in locked]
-            not_due = self._not_due(tx, missing) if missing else []
-            waiting = {n.id for n in not_due}
-            return Claimed(
-                leases=tuple(_lease(row, token) for row in found.claimable),
-                not_due=tuple(deferred + not_due),
-                put_back=tuple((Level(row.queue, row.priority), row.id) for row in found.put_back),
-                ended=tuple(ended),
-                dropped=tuple(i for i in missing if i not in waiting),
-            )
+        def work(tx: OwnTx) -> Claimed:
+            rows = tx.rows(self.sql.claim_lock(wanted))
+            leases = _leases(rows, token, free, known, queues) if [row[0] for row in rows] == wanted else None
+            if leases is None:
+                return self._claim_mixed(tx, rows, wanted, [token, me], terms)
+            tx.commit(*self._taking(wanted, [token, me], lease_s))
+            return Claimed(leases=tuple(leases))
 
-        return self.db.write(work) if wanted else Claimed()
+        if not wanted:
+            return Claimed()
+        only = _only(self.sql, _frozen(known), _frozen(queues)) if len(wanted) <= free else ""
+        if only and self._may_try_at_once:
+            try:
+                with suppress(Mismatch):
+                    return self.db.write(lambda tx: self._claim_at_once(tx, wanted, only, [token, me], lease_s))
+            except StoreUnknown:
+                # Perhaps for a row whose text cannot be read: the long way finds out which.
+                self._may_try_at_once = False
+                raise
+        claimed = self.db.write(work)
+        # Ids that cannot be claimed come in swarms (copies, unknown types): no further try until a claim is whole.
+        self._may_try_at_once = len(claimed.leases) == len(wanted)
+        return claimed
+
+    def _taking(self, ids: Sequence[int], holder: Sequence[Any], lease_s: float) -> list[Step]:
+        held = [*holder, micros(lease_s), ",".join(map(str, ids))]
+        return [Step(self.sql.claim(ids), holder), Step(self.sql.insert_claim(), held)]
+
+    def _claim_mixed(
+        self, tx: OwnTx, rows: Sequence[Any], wanted: Sequence[int], holder: Sequence[Any], terms: _Terms
+    ) -> Claimed:
+        """Not all of them can be claimed, or not in this order: each row goes where it belongs."""
+        locked = {row[0]: _Row._make(row) for row in rows}
+        found = _sort(
+            [locked[i] for i in wanted if i in locked], free=terms.free, known=terms.known, queues=terms.queues
+        )
+        missing = [i for i in wanted if i not in locked]
+        ended = self._discard_expired(tx, found.expired)
+        deferred, dead = self._defer(tx, found.unknown, terms.unknown_task_s)
+        ended += dead
+        last = self._taking([row.id for row in found.claimable], holder, terms.lease_s) if found.claimable else []
+        last += self.settler.counting(_counts(found, ended))
+        last += [Step(self.queries.not_claimed(missing))] if missing else []
+        answers = tx.commit(*last)
+        not_due = _not_due(answers[-1].rows) if missing else []
+        waiting = {n.id for n in not_due}
+        return Claimed(
+            leases=tuple([_lease(row, holder[0]) for row in found.claimable]),
+            not_due=tuple(deferred + not_due),
+            put_back=tuple([(Level(row.queue, row.priority), row.id) for row in found.put_back]),
+            ended=tuple(ended),
+            dropped=tuple([i for i in missing if i not in waiting]),
+        )
+
+    def _claim_at_once(
+        self, tx: OwnTx, wanted: Sequence[int], only: str, holder: Sequence[Any], lease_s: float
+    ) -> Claimed:
+        """One packet for few ids, which is what an idle worker pops; Mismatch unless all of them can be claimed.
+
+        The locking SELECT comes first here too: an UPDATE by itself would wait for rows that others have locked.
+        """
+        look = Step(self.sql.claim_lock(wanted), expect=len(wanted))
+        move = Step(self.sql.claim(wanted, only), holder, expect=len(wanted))
+        _, keep = self._taking(wanted, holder, lease_s)
+        rows = {row[0]: _Row._make(row) for row in tx.commit(look, move, keep)[0].rows}
+        return Claimed(leases=tuple([_lease(rows[i], holder[0]) for i in wanted]))
 
     def _discard_expired(self, tx: Tx, rows: Sequence[_Row]) -> list[Ended]:
         if rows:
@@ -131,11 +207,9 @@ class ClaimingStore(StoreBase):
             Ended(r.id, r.task_type, DeadReason.UNKNOWN_TASK.value) for some in dead.values() for r in some
         ]
 
-    def _not_due(self, tx: Tx, ids: Sequence[int]) -> list[NotDue]:
-        return [
-            NotDue(task_id, Level(queue, priority), epoch_ms(instant(run_at)))
-            for task_id, queue, priority, run_at in tx.rows(self.queries.not_claimed(ids))
-        ]
+
+def _not_due(rows: Sequence[Any]) -> list[NotDue]:
+    return [NotDue(i, Level(queue, priority), epoch_ms(instant(run_at))) for i, queue, priority, run_at in rows]
 
 
 def _sort(rows: Sequence[_Row], *, free: int, known: Collection[str] | None, queues: Collection[str] | None) -> _Sorted:
@@ -159,19 +233,27 @@ def _sort(rows: Sequence[_Row], *, free: int, known: Collection[str] | None, que
     return found
 
 
-def _lease(row: _Row, token: int) -> Lease:
+def _leases(
+    rows: Sequence[Any], token: int, free: int, known: Collection[str] | None, queues: Collection[str] | None
+) -> list[Lease] | None:
+    """The leases of rows that can all be claimed as they are, else None: the usual batch, made in one pass."""
+    leases: list[Lease] = []
+    for row in rows:
+        _, queue, _, task_type, _, _, attempts, max_retries, _, _, is_expired = row
+        if is_expired or (attempts >= max_retries and len(leases) >= free):
+            return None
+        if (known is not None and task_type not in known) or (queues is not None and queue not in queues):
+            return None
+        leases.append(_lease(row, token))
+    return leases
+
+
+def _lease(row: Sequence[Any], token: int) -> Lease:
+    task_id, queue, priority, task_type, payload, options, attempts, max_retries, replays, fence, _ = row
+    if type(payload) is not str or type(options) is not str:
+        payload, options = _text(payload), _text(options)
     return Lease(
-        id=row.id,
-        queue=row.queue,
-        priority=row.priority,
-        task_type=row.task_type,
-        payload=_text(row.payload),
-        options=_text(row.options),
-        attempt=row.attempts + 1,
-        max_retries=row.max_retries,
-        replays=row.replays,
-        fence=row.fence + 1,
-        token=token,
+        task_id, queue, priority, task_type, payload, options, attempts + 1, max_retries, replays, fence + 1, token
     )
 
 

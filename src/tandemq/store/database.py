@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy import event
 from sqlalchemy.exc import SQLAlchemyError
 
 from tandemq.core.clock import Clock, SystemClock
-from tandemq.core.crash import crash_point
 from tandemq.core.errors import NotMigrated, PayloadTooLarge, StoreRefused, StoreUnknown, TandemQError
 from tandemq.core.ids import new_random
 from tandemq.core.settings import Settings
 from tandemq.store import engines, errors
-from tandemq.store.dialects import MYSQL, SQLITE, Dialect
+from tandemq.store.dialects import MYSQL, SQLITE
 from tandemq.store.errors import Kind
+from tandemq.store.transaction import Mismatch, OwnTx, SqliteTx, Unreadable, has_hung_up
 
 T = TypeVar("T")
-Work = Callable[["Tx"], T]
+Work = Callable[[OwnTx], T]
 
 #: How often a transaction that lost against others (1213, 1020, "database is locked") is sent again.
 CONFLICT_TRIES = 20
@@ -30,70 +29,6 @@ CONFLICT_TRIES = 20
 LOCK_WAIT_TRIES = 4
 #: And for how long in all: SQLite waits 15 s before it says "locked".
 TRY_FOR_S = 20.0
-#: The smallest max_allowed_packet that servers are run with: a statement below it needs no question.
-SMALL_PACKET = 1024 * 1024
-
-
-class Tx:
-    """An open transaction: SQL text and parameters in, rows and counts out."""
-
-    __slots__ = ("connection", "dialect")
-
-    def __init__(self, connection: sa.Connection, dialect: Dialect) -> None:
-        self.connection, self.dialect = connection, dialect
-
-    def rows(self, sql: str, params: Sequence[Any] = ()) -> Sequence[Any]:
-        """All rows of a SELECT."""
-        return self._run(sql, params).fetchall()
-
-    def one(self, sql: str, params: Sequence[Any] = ()) -> Any:
-        """The first row, or None."""
-        return self._run(sql, params).first()
-
-    def write(self, sql: str, params: Sequence[Any] = ()) -> int:
-        """Run a write; how many rows it *matched* (CLIENT_FOUND_ROWS), changed or not."""
-        self.check_size(sql, params)
-        return self._run(sql, params).rowcount
-
-    def insert(self, sql: str, params: Sequence[Any]) -> int:
-        """Run an INSERT; the driver's lastrowid."""
-        self.check_size(sql, params)
-        return self._run(sql, params).lastrowid
-
-    def _run(self, sql: str, params: Sequence[Any]) -> sa.CursorResult[Any]:
-        try:
-            return self.connection.exec_driver_sql(sql, tuple(params))
-        except (UnicodeError, OverflowError) as cause:
-            # The driver could not even send it: a lone surrogate, or an integer beyond 64 bits.
-            raise StoreRefused(f"a value cannot be sent to the database: {cause}") from cause
-
-    def check_size(self, sql: str, params: Sequence[Any]) -> None:
-        """PayloadTooLarge if the server would not take this statement.
-
-        A server that is sent too much may cut the connection before it says why: asked before, it is a clear answer.
-        """
-        texts = [p for p in params if type(p) is str]
-        at_most = len(sql) + 8 * sum(map(len, texts))
-        limit = self._max_packet(at_most)
-        if not limit or at_most < limit:
-            return
-        size = len(sql) + sum(map(_sent_size, texts))
-        if size >= limit:
-            raise PayloadTooLarge(
-                f"a statement of {size} bytes is needed; the server's max_allowed_packet is {limit}", field="payload"
-            )
-
-    def _max_packet(self, size: int) -> int:
-        """The server's limit in bytes, 0 for none; of a caller's connection it is asked when ``size`` may matter."""
-        known: int = self.connection.info.get("max_packet", 0)
-        if known or self.dialect is not MYSQL or size < SMALL_PACKET:
-            return known
-        return int(self.one("SELECT @@max_allowed_packet")[0])
-
-
-def _sent_size(text: str) -> int:
-    """Bytes of a text once the driver has escaped it."""
-    return 2 + len(text.encode("utf-8", "replace")) + sum(text.count(c) for c in "\"\\'\n\r\x00\x1a")
 
 
 class Abandon(Exception):  # not an error: control flow inside this package
@@ -156,7 +91,8 @@ class Database:
         self._rng = new_random()
         self._test_clock = clock is not None and self.dialect is MYSQL
         self.engine = engines.build(self.url, self.clock)
-        event.listen(self.engine, "handle_error", _mark_disconnect)
+        self._driver_errors: tuple[type[Exception], ...] = (self.engine.dialect.loaded_dbapi.Error, OSError)
+        self._connect_errors = (*self._driver_errors, SQLAlchemyError, RuntimeError)
         _databases.add(self)
 
     def write(
@@ -213,65 +149,80 @@ class Database:
 
     def _once(self, work: Work[T], *, write: bool, crash: str) -> T:
         connection = self._checkout()
-        committing = False
+        tx: OwnTx | None = None
         try:
-            self._begin(connection, write)
-            value = work(Tx(connection, self.dialect))
-            if crash:
-                crash_point(crash)
-            committing = True
-            connection.commit()
+            tx = self._open(connection, write, crash)
+            value = work(tx)
+            if not tx.over:
+                tx.commit()
         except Abandon as abandoned:
-            self._roll_back(connection)
+            self._roll_back(connection, tx)
             return abandoned.value  # type: ignore[no-any-return]
-        except (SQLAlchemyError, OSError) as cause:
-            self._discard(connection, cause)
-            unknown = committing and errors.commit_is_unknown(cause)
+        except self._driver_errors as cause:
+            unknown = tx is not None and tx.committing and errors.commit_is_unknown(cause)
+            self._discard(connection, tx, cause)
             raise _Failed(cause, unknown=unknown) from cause
-        except (TandemQError, LockWait):
-            self._roll_back(connection)
+        except Unreadable as cause:
+            # Answers may be left on the connection, whatever they are.
+            self._quietly(connection.invalidate)
+            if tx is not None and tx.committing:
+                raise StoreUnknown(f"the answer of the database cannot be read: {cause}") from cause
+            raise StoreRefused(f"the answer of the database cannot be read: {cause}") from cause
+        except (TandemQError, LockWait, Mismatch):
+            self._roll_back(connection, tx)
             raise
         except BaseException:
             # A signal, or a time limit raised in the middle of a read: the protocol may be out of step.
-            _quietly(connection.invalidate)
+            self._quietly(connection.invalidate)
             raise
         finally:
-            _quietly(connection.close)
+            self._quietly(connection.close)
         return value
 
-    def _checkout(self) -> sa.Connection:
+    def _checkout(self) -> sa.PoolProxiedConnection:
+        """The driver's connection: SQLAlchemy's own costs 45 to 165 us a statement (measured), and is not needed."""
         try:
-            return self.engine.connect()
-        except (SQLAlchemyError, OSError, RuntimeError) as cause:
+            while True:
+                connection = self.engine.raw_connection()
+                if self.dialect is SQLITE or not has_hung_up(connection.dbapi_connection):
+                    return connection
+                connection.invalidate()
+                connection.close()
+        except self._connect_errors as cause:
             raise _Failed(cause) from cause
 
-    def _begin(self, connection: sa.Connection, write: bool) -> None:
+    def _open(self, connection: sa.PoolProxiedConnection, write: bool, crash: str) -> OwnTx:
+        cursor = connection.cursor()
         if self.dialect is SQLITE:
-            connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
-            engines.take_time(connection, self.clock)
-        elif self._test_clock:
-            connection.exec_driver_sql(f"SET @@session.timestamp = {self.clock.now().timestamp():.6f}")
+            tx: OwnTx = SqliteTx(cursor, connection.info, SQLITE, writes=write, crash=crash)
+            if write:
+                cursor.execute("BEGIN IMMEDIATE")
+                tx.begun = True
+            engines.take_time(connection.info, self.clock)
+            return tx
+        if self._test_clock:
+            cursor.execute(f"SET @@session.timestamp = {self.clock.now().timestamp():.6f}")
+        return OwnTx(cursor, connection.info, MYSQL, writes=write, crash=crash)
 
-    def _discard(self, connection: sa.Connection, cause: BaseException) -> None:
-        if errors.classify(cause) in {Kind.GONE, Kind.TOO_LARGE}:
-            _quietly(connection.invalidate)
-        else:
-            self._roll_back(connection)
+    def _discard(self, connection: sa.PoolProxiedConnection, tx: OwnTx | None, cause: BaseException) -> None:
+        kind = errors.classify(cause)
+        if kind not in {Kind.GONE, Kind.TOO_LARGE}:
+            self._roll_back(connection, tx)
+            return
+        self._quietly(connection.invalidate)
+        if kind is Kind.GONE:
+            # A server that turned read-only (1290) or lost its quorum (1047) keeps its connections: all of the pool
+            # must go, else it stays on the old primary after a failover.
+            self._quietly(self.engine.dispose)
 
-    def _roll_back(self, connection: sa.Connection) -> None:
+    def _roll_back(self, connection: sa.PoolProxiedConnection, tx: OwnTx | None) -> None:
+        if tx is None or not tx.begun:
+            return
         try:
             connection.rollback()
-        except (SQLAlchemyError, OSError):
-            _quietly(connection.invalidate)
+        except self._driver_errors:
+            self._quietly(connection.invalidate)
 
-
-def _quietly(action: Callable[[], object]) -> None:
-    with suppress(SQLAlchemyError, OSError):  # the connection is being thrown away: nothing can be done with it
-        action()
-
-
-def _mark_disconnect(context: Any) -> None:
-    # A server that turned read-only (1290) or lost its quorum (1047) keeps its connections: all of the pool must go,
-    # else the pool stays on the old primary after a failover.
-    if errors.classify(context.original_exception) is Kind.GONE:
-        context.is_disconnect = True
+    def _quietly(self, action: Callable[[], object]) -> None:
+        with suppress(SQLAlchemyError, *self._driver_errors):  # being thrown away: nothing can be done with it
+            action()

@@ -7,19 +7,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from sqlalchemy import exc
-
 from tandemq.core.codec import ascii_only
 from tandemq.core.errors import IdempotencyConflict, PayloadTooLarge, StoreUnavailable
 from tandemq.core.lifecycle import Status
 from tandemq.core.task import Inserted, NewRow, epoch_ms
-from tandemq.store import errors
 from tandemq.store.chunks import by_size
-from tandemq.store.database import SMALL_PACKET, Tx
 from tandemq.store.dialects import MYSQL, instant, micros, stamp
-from tandemq.store.errors import Kind
 from tandemq.store.queries import Queries
 from tandemq.store.statements import Statements
+from tandemq.store.transaction import SMALL_PACKET, Duplicate, OwnTx, Step, Tx
 
 #: A statement is cut near this size; one bigger row still goes alone.
 MAX_STATEMENT_BYTES = 1024 * 1024
@@ -70,7 +66,6 @@ class Inserter:
     ) -> None:
         self._tx, self._sql, self._q = tx, statements, queries
         self._key_conflict, self._ascii = key_conflict, ascii_text
-        self._step: int | None = None
         self._inserted: list[int] = []
 
     def run(self, rows: Sequence[NewRow]) -> list[Inserted]:
@@ -87,6 +82,11 @@ class Inserter:
         self._add_due_times(answers, [w.place for w in wanted if w.run != "now" and answers[w.place].created])
         return [answers[index] for index in range(len(rows))]
 
+    def alone(self, tx: OwnTx, row: NewRow) -> list[Inserted]:
+        """Insert one keyless row that is due now, and commit it: one statement that commits by itself."""
+        (done,) = tx.commit(self._statement([Wanted.of(0, row)]))
+        return [Inserted(done.last_id, True, row.queue, row.priority)]
+
     def undo(self) -> None:
         """Take back what was inserted before an error, in a transaction that is not ours to roll back.
 
@@ -101,7 +101,8 @@ class Inserter:
         for one in rows:
             if 16 * _size(one) >= SMALL_PACKET:
                 values = self._sql.insert_values(one.run, one.expires)
-                self._tx.check_size(self._sql.insert_head() + values, one.params(ascii_text=self._ascii))
+                params = one.params(ascii_text=self._ascii)
+                self._tx.check_size([Step(self._sql.insert_head() + values, params)])
 
     def _together(self, rows: Sequence[Wanted]) -> list[int]:
         try:
@@ -114,32 +115,30 @@ class Inserter:
             return self._together(rows[:middle]) + self._together(rows[middle:])
 
     def _insert(self, rows: Sequence[Wanted]) -> list[int]:
-        values = ",".join([self._sql.insert_values(w.run, w.expires) for w in rows])
-        params = [value for w in rows for value in w.params(ascii_text=self._ascii)]
-        last = self._tx.insert(self._sql.insert_head() + values, params)
-        step = self._id_step() if len(rows) > 1 else 1
-        ids = self._tx.dialect.ids_of_insert(last, len(rows), step)
+        insert = self._statement(rows)
+        if len(rows) == 1:
+            ids = [self._tx.insert(insert.sql, insert.params)]
+        elif self._tx.dialect is MYSQL:
+            # Asked in the same session: a Galera cluster changes it when a node joins.
+            done, asked = self._tx.send(insert, Step("SELECT @@auto_increment_increment"))
+            ids = self._tx.dialect.ids_of_insert(done.last_id, len(rows), int(asked.rows[0][0]))
+        else:
+            ids = self._tx.dialect.ids_of_insert(self._tx.insert(insert.sql, insert.params), len(rows), 1)
         self._inserted += ids
         return ids
 
-    def _id_step(self) -> int:
-        # Read in the same session: a Galera cluster changes it when a node joins.
-        if self._step is None:
-            is_mysql = self._tx.dialect is MYSQL
-            self._step = int(self._tx.one("SELECT @@auto_increment_increment")[0]) if is_mysql else 1
-        return self._step
+    def _statement(self, rows: Sequence[Wanted]) -> Step:
+        values = ",".join([self._sql.insert_values(w.run, w.expires) for w in rows])
+        return Step(self._sql.insert_head() + values, [v for w in rows for v in w.params(ascii_text=self._ascii)])
 
     def _keyed(self, one: Wanted) -> Inserted:
         for _ in range(KEY_TRIES):
             try:
                 (task_id,) = self._insert([one])
-            except exc.IntegrityError as cause:
-                if errors.classify(cause) is not Kind.DUPLICATE:
-                    raise
-            else:
                 return Inserted(task_id, True, one.row.queue, one.row.priority)
-            # 1062 undoes its statement only. The locking read sees the newest row under any isolation level.
-            owner = self._tx.one(self._q.by_key(), [one.key])
+            except Duplicate:
+                # 1062 undoes its statement only. The locking read sees the newest row under any isolation level.
+                owner = self._tx.one(self._q.by_key(), [one.key])
             if owner is not None:
                 return self._existing(one.row, owner)
         raise StoreUnavailable(f"the owner of idempotency key {one.row.idempotency_key!r} comes and goes")

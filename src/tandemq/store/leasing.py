@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from typing import NamedTuple
 
 from tandemq.core.errors import PayloadTooLarge, StoreRefused
 from tandemq.core.lifecycle import Bury, Event, Failure, Release, RetryIn, Status, Succeed, Verdict
-from tandemq.core.task import Lease, Level
+from tandemq.core.task import Lease
 from tandemq.store.base import holder
 from tandemq.store.claiming import ClaimingStore
-from tandemq.store.database import Abandon, LockWait, Tx
+from tandemq.store.database import Abandon, LockWait
 from tandemq.store.dialects import instant, micros
-from tandemq.store.protocol import Claim, Judge, Moved, Settled, Settlement
-from tandemq.store.settling import MAX_TEXT_BYTES, Again, Held, Settling, same_again
+from tandemq.store.protocol import Claim, Judge, Settled, Settlement
+from tandemq.store.settling import MAX_TEXT_BYTES, Again, Counts, Held, Settling, same_again
+from tandemq.store.transaction import Mismatch, OwnTx, Step, Tx
 
+#: How long after it was sent a claim may still arrive: longer than TCP goes on sending.
+LATE_S = 3600.0
 REFUSED_TEXT = "the database refused the text of this verdict; it was left out"
 
 
@@ -24,10 +29,11 @@ class LeasingStore(ClaimingStore):
 
     def renew(self, tokens: Collection[int], *, worker_id: str, lease_s: float) -> set[int]:
         """Extend claims that nobody has ended; returns the tokens that still stand. The others are lost."""
-        me, sql = holder(worker_id), self.sql.renew()
+        me, sql, named = holder(worker_id), self.sql.renew(), sorted(tokens)
 
-        def work(tx: Tx) -> set[int]:
-            return {t for t in sorted(tokens) if tx.write(sql, [micros(lease_s), t, me])}
+        def work(tx: OwnTx) -> set[int]:
+            done = tx.commit(*[Step(sql, [micros(lease_s), token, me]) for token in named])
+            return {token for token, result in zip(named, done, strict=True) if result.matched}
 
         # Sent twice it extends twice: harmless, so a lost answer is not passed on.
         return self.db.write(work, repeatable=True) if tokens else set()
@@ -48,40 +54,40 @@ class LeasingStore(ClaimingStore):
         """
         if not settlements:
             if closing:
-                self.db.write(lambda tx: self._close(tx, closing, ()), repeatable=True)
+                self.db.write(lambda tx: tx.commit(*self._closing(closing)), repeatable=True)
             return Settled()
-        ordered = sorted(settlements, key=lambda s: s.lease.id)
+        fast = None if again else _fast(settlements)
         try:
-            if not again and _is_fast(ordered):
-                try:
-                    answer = self.db.write(
-                        lambda tx: self._succeed_all(tx, ordered, closing), lock_waits=0, crash="finish.before_commit"
+            if fast is not None:
+                with suppress(LockWait, Mismatch):
+                    return self.db.write(
+                        lambda tx: self._succeed_all(tx, fast, settlements, closing),
+                        lock_waits=0,
+                        crash="finish.before_commit",
                     )
-                except LockWait:
-                    answer = None
-                if answer is not None:
-                    return answer
+            ordered = sorted(settlements, key=lambda s: s.lease.id)
             return self.db.write(
                 lambda tx: self._finish_held(tx, ordered, closing, holder(worker_id)), crash="finish.before_commit"
             )
         except (StoreRefused, PayloadTooLarge):
-            return self._finish_in_halves(ordered, closing, worker_id)
+            return self._finish_in_halves(settlements, closing, worker_id)
 
     def give_back(self, token: int, ids: Sequence[int]) -> Settled:
-        """After a claim whose answer was lost: hand back what of ``ids`` carries the token, and remove its claims row.
+        """After a claim whose answer was lost: hand back what of ``ids`` carries the token, and close it for good.
 
-        Waits for the old session while that holds the rows, so it is right whether the claim was committed or not.
+        Waits for the old session while that holds the rows, so it is right whether the claim was committed or not; and
+        a claim that arrives only now is refused, by a claims row without tasks that runs out by itself.
         """
 
-        def work(tx: Tx) -> Settled:
+        def work(tx: OwnTx) -> Settled:
             rows = [r for r in self._held(tx, ids, wait=True) if r.token == token]
             mine = [Settling(r, r.lease(), Release()) for r in rows if r.status == Status.RUNNING]
             given_back = [r for r in rows if r.status == Status.PENDING]
             before = [Again(r, _as_claimed(r), Release(), Event.RELEASE) for r in given_back]
             answers, counts = self.settler.settle(tx, mine)
             answers += self.settler.repeat(tx, before)
-            self._close(tx, [token], ())
-            self.settler.count(tx, counts)
+            closed = Step(self.sql.close_for_good(), [token, micros(LATE_S)])
+            tx.commit(closed, *self.settler.counting(counts))
             return Settled(moved=tuple(answers))
 
         return self.db.write(work, repeatable=True)
@@ -96,7 +102,7 @@ class LeasingStore(ClaimingStore):
     ) -> Settled | None:
         """End the lease: judge its running rows, then delete its claims row, in one transaction; see the protocol."""
 
-        def work(tx: Tx) -> Settled:
+        def work(tx: OwnTx) -> Settled:
             rows = self._held(tx, ids, full=True)
             missing = set(ids) - {r.id for r in rows}
             locked = {i for i, t in self._tokens_of_locked(tx, missing).items() if t == token}
@@ -107,9 +113,8 @@ class LeasingStore(ClaimingStore):
             stays = bool(locked) or len(settling) < len(mine)
             if expired_only and not self._end_expired(tx, token, stays=stays):
                 raise Abandon
-            if not expired_only and not stays:
-                tx.write(self.sql.delete_claim(), [token])
-            self.settler.count(tx, counts)
+            closing = () if expired_only or stays else (token,)
+            tx.commit(*self._closing(closing), *self.settler.counting(counts))
             return Settled(moved=tuple(answers), locked=tuple(sorted(locked)))
 
         return self.db.write(work, crash="expire.before_commit")
@@ -119,19 +124,16 @@ class LeasingStore(ClaimingStore):
         sql = self.sql.disown_expired_claim() if stays else self.sql.delete_expired_claim()
         return tx.write(sql, [token]) > 0
 
-    def _succeed_all(self, tx: Tx, settlements: Sequence[Settlement], closing: Collection[int]) -> Settled | None:
-        results = [s for s in settlements if isinstance(s.verdict, Succeed) and s.verdict.result is not None]
-        sql = self.sql.succeed([(s.lease.id, s.lease.token) for s in settlements], [s.lease.id for s in results], [])
-        values = [s.verdict.result for s in results if isinstance(s.verdict, Succeed)]
-        if tx.write(sql, values) != len(settlements):
-            raise Abandon(None)  # sent before, cancelled, or fenced: find out which
-        self._close(tx, closing, ())
-        leases = [s.lease for s in settlements]
-        self.settler.count(tx, Counter((x.queue, x.task_type, Status.SUCCEEDED.value) for x in leases))
-        return Settled(moved=tuple(_succeeded(x) for x in leases))
+    def _succeed_all(
+        self, tx: OwnTx, fast: _Fast, settlements: Sequence[Settlement], closing: Collection[int]
+    ) -> Settled:
+        """One packet. Mismatch: a row was finished before, cancelled or fenced; find out which."""
+        step = Step(self.sql.succeed(fast.pairs, fast.with_result, []), fast.results, expect=len(fast.pairs))
+        tx.commit(step, *self._closing(closing), *self.settler.counting(fast.counts))
+        return Settled(succeeded=tuple([lease for lease, _ in settlements]))
 
     def _finish_held(
-        self, tx: Tx, settlements: Sequence[Settlement], closing: Collection[int], worker_id: str
+        self, tx: OwnTx, settlements: Sequence[Settlement], closing: Collection[int], worker_id: str
     ) -> Settled:
         rows = {r.id: r for r in self._held(tx, [s.lease.id for s in settlements])}
         committed = self._tokens_of_locked(tx, [s.lease.id for s in settlements if s.lease.id not in rows])
@@ -154,8 +156,8 @@ class LeasingStore(ClaimingStore):
         answers, counts = self.settler.settle(tx, list(live.values()))
         answers += self.settler.repeat(tx, again)
         self.settler.record_fenced(tx, fenced, worker_id)
-        self._close(tx, closing, {lease.token for lease in locked})
-        self.settler.count(tx, counts)
+        closed = set(closing) - {lease.token for lease in locked}
+        tx.commit(*self._closing(closed), *self.settler.counting(counts))
         return Settled(
             moved=tuple(answers),
             fenced=tuple(sorted([*gone, *(row.id for row, _, _ in fenced)])),
@@ -184,46 +186,52 @@ class LeasingStore(ClaimingStore):
         """Committed tokens of rows that could not be locked; rows that do not exist are left out."""
         return {row[0]: row[1] for row in tx.rows(self.queries.tokens(missing))} if missing else {}
 
-    def _close(self, tx: Tx, closing: Collection[int], locked: Collection[int]) -> None:
-        for token in sorted(set(closing) - set(locked)):
-            tx.write(self.sql.delete_claim(), [token])
+    def _closing(self, tokens: Collection[int]) -> list[Step]:
+        return [Step(self.sql.delete_claim(), [token]) for token in sorted(tokens)]
 
 
 def _as_claimed(row: Held) -> Lease:
     """The lease of a row whose attempt has been given back since."""
-    return replace(row.lease(), attempt=row.attempts + 1)
+    return row.lease()._replace(attempt=row.attempts + 1)
 
 
-def _is_fast(settlements: Sequence[Settlement]) -> bool:
+class _Fast(NamedTuple):
     """Successes whose results fit one statement, each row once."""
-    size = 0
-    for s in settlements:
-        if not isinstance(s.verdict, Succeed) or s.verdict.note:
-            return False
-        size += len(s.verdict.result or "")
-    return size <= MAX_TEXT_BYTES and len({s.lease.id for s in settlements}) == len(settlements)
+
+    pairs: list[tuple[int, int]]
+    with_result: list[int]
+    results: list[str]
+    counts: Counts
 
 
-def _succeeded(lease: Lease) -> Moved:
-    return Moved(
-        id=lease.id,
-        level=Level(lease.queue, lease.priority),
-        task_type=lease.task_type,
-        event=Event.SUCCEED,
-        status=Status.SUCCEEDED,
-        attempt=lease.attempt,
-    )
+def _fast(settlements: Sequence[Settlement]) -> _Fast | None:
+    pairs: list[tuple[int, int]] = []
+    with_result: list[int] = []
+    results: list[str] = []
+    kinds: list[tuple[str, str, str]] = []
+    succeeded = Status.SUCCEEDED.value
+    for lease, verdict in settlements:
+        if type(verdict) is not Succeed or verdict.note:
+            return None
+        pairs.append((lease.id, lease.token))
+        kinds.append((lease.queue, lease.task_type, succeeded))
+        if verdict.result is not None:
+            with_result.append(lease.id)
+            results.append(verdict.result)
+    if sum(map(len, results)) > MAX_TEXT_BYTES or len(dict(pairs)) != len(pairs):
+        return None
+    return _Fast(pairs, with_result, results, Counter(kinds))
 
 
 def _without_text(settlement: Settlement) -> Settlement:
     bare = Failure("TextRefused", REFUSED_TEXT)
     match settlement.verdict:
         case Succeed():
-            return replace(settlement, verdict=Succeed(None, REFUSED_TEXT))
+            return settlement._replace(verdict=Succeed(None, REFUSED_TEXT))
         case RetryIn() | Bury() as verdict:
-            return replace(settlement, verdict=replace(verdict, failure=bare))
+            return settlement._replace(verdict=replace(verdict, failure=bare))
         case Release(failure) if failure is not None:
-            return replace(settlement, verdict=Release(bare))
+            return settlement._replace(verdict=Release(bare))
         case _:
             return settlement
 

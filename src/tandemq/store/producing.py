@@ -10,13 +10,13 @@ from tandemq.core.errors import EnqueueUnknown, StoreUnknown, TandemQError
 from tandemq.core.task import Inserted, NewRow
 from tandemq.store import after_commit, errors
 from tandemq.store.base import StoreBase
-from tandemq.store.database import Tx
 from tandemq.store.dialects import MYSQL, BareSqlite, Dialect
 from tandemq.store.errors import Kind
 from tandemq.store.inserting import Inserter
 from tandemq.store.protocol import Transaction
 from tandemq.store.queries import Queries
 from tandemq.store.statements import Statements
+from tandemq.store.transaction import CallerTx, OwnTx
 
 #: How often an insert with keys is sent again when the answer to its COMMIT is lost each time.
 UNKNOWN_TRIES = 3
@@ -35,9 +35,12 @@ class ProducingStore(StoreBase):
         if connection is not None:
             return self._insert_on(connection, rows)
         before_commit: list[Inserted] = []
+        is_alone = len(rows) == 1 and _is_plain(rows[0])
 
-        def work(tx: Tx) -> list[Inserted]:
+        def work(tx: OwnTx) -> list[Inserted]:
             inserter = Inserter(tx, self.sql, self.queries, key_conflict=self.settings.key_conflict)
+            if is_alone:
+                return inserter.alone(tx, rows[0])
             before_commit[:] = inserter.run(rows)
             return list(before_commit)
 
@@ -45,6 +48,8 @@ class ProducingStore(StoreBase):
             try:
                 return self.db.write(work, crash="enqueue.before_commit")
             except StoreUnknown as unknown:
+                if is_alone:  # its id would have come with the answer
+                    raise _unknown(unknown) from unknown
                 if self._is_stored(rows, before_commit, unknown):
                     return list(before_commit)
                 # A key makes the second sending harmless; without one it could make a second task.
@@ -85,7 +90,7 @@ class ProducingStore(StoreBase):
         dialect = self._dialect_of(connection.dialect.name)
         prefix = self.settings.table_prefix
         inserter = Inserter(
-            Tx(connection, dialect),
+            CallerTx(connection, dialect),
             Statements(dialect, prefix),
             Queries(dialect, prefix),
             key_conflict=self.settings.key_conflict,
@@ -106,6 +111,11 @@ class ProducingStore(StoreBase):
 
     def _dialect_of(self, name: str) -> Dialect:
         return BareSqlite(self.db.clock.now()) if name == "sqlite" else MYSQL
+
+
+def _is_plain(row: NewRow) -> bool:
+    """Due now and without a key: there is nothing to ask the database afterwards."""
+    return row.idempotency_key is None and row.run_at is None and row.delay_s <= 0
 
 
 def _unknown(cause: StoreUnknown) -> EnqueueUnknown:

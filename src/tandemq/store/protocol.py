@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from tandemq.core.lifecycle import Event, Status, Verdict
 from tandemq.core.task import Inserted, Lease, Level, NewRow, Task
@@ -52,16 +52,14 @@ class Claimed:
     dropped: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
+class Settlement(NamedTuple):
     """A verdict about one leased task, on its way to the database."""
 
     lease: Lease
     verdict: Verdict
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
+class Moved(NamedTuple):
     """One accepted move. ``due_ms`` is set for RETRY (sorted set), None for RELEASE (front of the list)."""
 
     id: int
@@ -73,18 +71,37 @@ class Moved:
     dead_reason: str = ""
     attempt: int = 0
 
+    @classmethod
+    def of_success(cls, lease: Lease) -> Moved:
+        """A task that succeeded."""
+        level = Level(lease.queue, lease.priority)
+        return cls(lease.id, level, lease.task_type, Event.SUCCEED, Status.SUCCEEDED, None, "", lease.attempt)
 
-@dataclass(frozen=True, slots=True)
+
 class Settled:
     """The answer of ``finish`` and of ``end_lease``.
 
     ``fenced``: ids whose token no longer matched; their verdicts were refused. ``locked``: rows that another
-    transaction held; send these again. Everything else is in ``moved``.
+    transaction held; send these again. Everything else is in ``moved``. ``succeeded`` is given instead of ``moved``
+    when all rows succeeded: then nothing follows, and a Move per task would be made for nobody.
     """
 
-    moved: tuple[Moved, ...] = ()
-    fenced: tuple[int, ...] = ()
-    locked: tuple[int, ...] = ()
+    __slots__ = ("_moved", "fenced", "locked", "succeeded")
+
+    def __init__(
+        self,
+        moved: tuple[Moved, ...] = (),
+        fenced: tuple[int, ...] = (),
+        locked: tuple[int, ...] = (),
+        *,
+        succeeded: tuple[Lease, ...] = (),
+    ) -> None:
+        self._moved, self.fenced, self.locked, self.succeeded = moved, fenced, locked, succeeded
+
+    @property
+    def moved(self) -> tuple[Moved, ...]:
+        """The accepted moves."""
+        return tuple([Moved.of_success(lease) for lease in self.succeeded]) if self.succeeded else self._moved
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,17 +160,42 @@ class Filter:
     reason: str | None = None
     error_text: str | None = None
     ids: tuple[int, ...] | None = None
+    key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Keyset page, newest first: ``next`` is the id to pass as ``after``, None on the last page."""
+    """Keyset page, newest first: ``next`` is the id to pass as ``after``, None when nothing is left to look at.
+
+    A page that took too much looking is handed out as it is, not full or even empty, with ``next`` to go on from.
+    """
 
     items: tuple[Task, ...]
     next: int | None = None
 
 
-#: Judges one running row of a lease that is being ended: (lease as it was claimed) -> verdict, or None to leave it.
+@dataclass(frozen=True, slots=True)
+class PruneRule:
+    """Which rows retention removes: those of these final statuses that ended before an instant."""
+
+    before: datetime
+    statuses: tuple[Status, ...]
+    queue: str | None = None
+    task_type: str | None = None
+
+
+class PruneCursor(NamedTuple):
+    """How far a pass of retention has come. Not to be kept: a new pass begins at the front, where nothing is left."""
+
+    status: Status
+    queue: str
+    priority: int
+    run_at: Any
+    task_id: int
+
+
+#: Judges one running row of a lease that is being ended: (lease as it was claimed, without its payload) -> verdict, or
+#: None to leave it.
 Judge: TypeAlias = Callable[[Lease], Verdict | None]
 
 
@@ -268,6 +310,10 @@ class Surveying(Protocol):
         """Ids of the oldest pending rows due for longer than ``older_than_s``, by (run_at, id)."""
         ...
 
+    def count_later(self, level: Level, *, limit: int) -> int:
+        """How many pending rows of the level lie ahead, counted up to ``limit``."""
+        ...
+
     def pending_after(self, queue: str, cursor: str, limit: int) -> tuple[list[OpenRow], str]:
         """Pending rows of a queue in (priority, run_at, id) order behind an opaque cursor, and the next cursor.
 
@@ -351,20 +397,37 @@ class Inspecting(Protocol):
         ...
 
     def find(self, where: Filter, *, limit: int, after: int | None = None) -> Page:
-        """Newest first by id, keyset pages."""
+        """Newest first by id, keyset pages. Reads a bounded number of rows: see ``Page`` for what that means."""
+        ...
+
+    def find_ids(self, where: Filter, *, limit: int, after: int | None = None) -> tuple[list[int], int | None]:
+        """The ids of such a page, and its ``next``."""
         ...
 
     def counts(self) -> dict[str, Any]:
         """``{"queues": {queue: {"ready": n, "scheduled": n, "retrying": n, "running": n}}, "ended": {outcome: n}}``.
 
-        Open rows are counted from the open index (at most 100,000 a queue, then ``"capped": true``), and once more per
-        priority under ``"priorities"``. Ended ones come from ``task_counts``; ``ended["dead"]`` is how many are dead
-        now, from the index, and ``ended["dead_total"]`` how many ever died.
+        Open rows are counted from the open index, and once more per priority under ``"priorities"``. Where there are
+        more of them than may be counted a queue says ``"capped": true`` (there are at least so many); where it was too
+        many to tell scheduled from retrying one by one, ``"estimated": true`` (those two are, from a sample). Ended
+        ones come from ``task_counts``; ``ended["dead"]`` is how many are dead now, from the index
+        (``"capped": ["dead"]``: at least), ``ended["dead_total"]`` how many ever died, ``ended["purged"]`` how many
+        rows have been removed.
         """
         ...
 
     def busy(self, queues: Sequence[str]) -> bool:
-        """Whether anything is due, running or retrying in these queues (``scheduled`` does not count)."""
+        """Whether anything is due, running or retrying in these queues (``scheduled`` does not count).
+
+        True as long as that is not known: very many rows for later are looked through in several calls.
+        """
+        ...
+
+    def merge_counts(self, after: tuple[str, str] | None) -> tuple[int, tuple[str, str] | None]:
+        """Merge old counters of the (queue, task_type) behind ``after`` by day: rows that went, and where to go on.
+
+        None, at the end, begins anew.
+        """
         ...
 
     def cancel(self, task_id: int) -> str:
@@ -378,8 +441,21 @@ class Inspecting(Protocol):
     def purge(self, ids: Sequence[int]) -> int:
         """Delete final rows (status tested in the same statement) with their attempts.
 
-        Keyed rows keep their key, and so stay, for 24 h after their end.
+        Keyed rows keep their key, and so stay, for 24 h after their end. Counted as ``purged``.
         """
+        ...
+
+    def prunable(
+        self, rule: PruneRule, cursor: PruneCursor | None, *, limit: int
+    ) -> tuple[list[int], PruneCursor | None]:
+        """Look at the next ``limit`` rows at most, without locks: the ids that the rule means, and where to go on.
+
+        None begins, and is the answer at the end.
+        """
+        ...
+
+    def prune(self, ids: Sequence[int], rule: PruneRule) -> int:
+        """As ``purge``, for what of these ids the rule still means; rows that others hold are left alone."""
         ...
 
 

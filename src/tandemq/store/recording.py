@@ -9,9 +9,9 @@ from typing import Any
 from tandemq.core.errors import NotMigrated
 from tandemq.store import migrate
 from tandemq.store.base import StoreBase, holder
-from tandemq.store.database import Tx
 from tandemq.store.dialects import instant, micros
 from tandemq.store.protocol import WorkerRecord
+from tandemq.store.transaction import Tx
 
 
 class RecordingStore(StoreBase):

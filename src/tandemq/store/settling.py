@@ -27,11 +27,11 @@ from tandemq.core.lifecycle import (
 )
 from tandemq.core.task import Lease, Level, epoch_ms
 from tandemq.store.chunks import by_size
-from tandemq.store.database import Tx
 from tandemq.store.dialects import NOT_YET, instant, micros
 from tandemq.store.protocol import Moved
 from tandemq.store.queries import Queries
 from tandemq.store.statements import Statements
+from tandemq.store.transaction import Step, Tx
 
 SHARDS = 16
 #: Statements that carry texts are cut near this size, far below any max_allowed_packet.
@@ -199,13 +199,17 @@ class Settler:
         self._write_history(tx, lines)
 
     def count(self, tx: Tx, counts: Counts) -> None:
-        """Add to this hour's counters, in key order."""
+        """Add to this hour's counters."""
         if counts:
-            shard = os.getpid() % SHARDS
-            params = [
-                v for (queue, kind, outcome), n in sorted(counts.items()) for v in (queue, kind, outcome, shard, n)
-            ]
-            tx.write(self._sql.count(len(counts)), params)
+            tx.send(*self.counting(counts))
+
+    def counting(self, counts: Counts) -> list[Step]:
+        """The step that adds to this hour's counters, in key order; none if there is nothing to add."""
+        if not counts:
+            return []
+        shard = os.getpid() % SHARDS
+        params = [v for (queue, kind, outcome), n in sorted(counts.items()) for v in (queue, kind, outcome, shard, n)]
+        return [Step(self._sql.count(len(counts)), params)]
 
     def due_ms(self, tx: Tx, ids: Sequence[int]) -> dict[int, int]:
         """run_at as written, in ms rounded up."""

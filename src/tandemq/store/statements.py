@@ -8,7 +8,7 @@ task_attempts, claims, task_counts in key order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from tandemq.core.lifecycle import ENDED, FINAL, MOVES, Event, Status
 from tandemq.store.dialects import NEVER, NOT_YET, Dialect, id_list
@@ -76,14 +76,19 @@ class Statements(Tables):
             f" AND {sources(Event.CLAIM)} AND run_at <= {self.d.now} ORDER BY id {self.d.skip_locked}"
         )
 
-    def claim(self, ids: Sequence[int]) -> str:
-        """The move itself; writes no indexed column. Parameters: token, worker_id."""
+    def claim(self, ids: Sequence[int], only: str = "") -> str:
+        """The move itself; writes no indexed column. Parameters: token, worker_id. ``only``: a further condition."""
         d = self.d
         return (
             f"UPDATE {self.tasks} {d.primary} SET {target(Event.CLAIM)}, attempts = attempts + 1, fence = fence + 1,"
             f" lease_token = {d.p}, worker_id = {d.p}, started_at = {d.now}, updated_at = {d.now}"
-            f" WHERE id IN ({id_list(ids)}) AND {sources(Event.CLAIM)}"
+            f" WHERE id IN ({id_list(ids)}) AND {sources(Event.CLAIM)}{only}"
         )
+
+    def of_known(self, known: Collection[str], queues: Collection[str]) -> str:
+        """The further condition of a claim: what this worker can run, and what has not expired."""
+        types, names = (", ".join(f"'{name}'" for name in sorted(some)) for some in (known, queues))
+        return f" AND task_type IN ({types}) AND queue IN ({names}) AND expires_at > {self.d.now}"
 
     def insert_claim(self) -> str:
         """Parameters: token, worker_id, microseconds, ids."""
@@ -119,6 +124,16 @@ class Statements(Tables):
         """
         d = self.d
         return f"UPDATE {self.claims} SET expires_at = {d.after()} WHERE lease_token = {d.p} AND worker_id = {d.p}"
+
+    def close_for_good(self) -> str:
+        """Parameters: token, microseconds. In place of the claims row, so that none can be written under the token.
+
+        A claim that was sent in one packet may still be on its way to the server when its worker has given up on the
+        answer. When it arrives, its INSERT meets this row, and all of it is rolled back.
+        """
+        columns = "lease_token, worker_id, expires_at, ids"
+        tail = self.d.overwrite("lease_token", ["worker_id", "expires_at", "ids"])
+        return f"INSERT INTO {self.claims} ({columns}) VALUES ({self.d.p}, '', {self.d.after()}, '') {tail}"
 
     def delete_claim(self) -> str:
         """Parameter: token."""
