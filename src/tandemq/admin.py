@@ -35,7 +35,7 @@ class Admin:
         return task
 
     def find(self, where: Filter, *, limit: int = 50, after: int | None = None) -> Page:
-        """A page of tasks, newest first; ``after`` is the ``next`` of the page before."""
+        """A page of tasks, newest first; ``after`` is the ``next`` of the page before. See ``Page`` for short ones."""
         if not 1 <= limit <= MAX_PAGE:
             raise InvalidTask(f"limit must be between 1 and {MAX_PAGE}, not {limit}", field="limit")
         return self._links.store.find(where, limit=limit, after=after)

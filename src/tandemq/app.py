@@ -24,6 +24,7 @@ from tandemq.core.values import Priority, Seconds
 from tandemq.handle import Handle
 from tandemq.links import Links
 from tandemq.producer import Producer
+from tandemq.pruning import Pruned, PruneOptions, Pruning
 from tandemq.registry import RegisteredTask, Registry, TaskHandler, TaskOptions
 from tandemq.store.protocol import Store, Transaction, WorkerRecord
 from tandemq.tasks import AsyncTask, EnqueueOptions, Task, TaskDecorator, new_task
@@ -73,6 +74,7 @@ class TandemQ:
         self.producer = Producer(self._links, self.registry, self.settings, self.clock, encoder)
         self.admin = Admin(self._links)
         self.dead = DeadLetters(self._links)
+        self._pruning = Pruning(self._links)
 
     def __enter__(self) -> Self:
         return self
@@ -213,6 +215,12 @@ class TandemQ:
     def why(self, task_id: int) -> str:
         """One true sentence: why is this task (not) running?"""
         return self.admin.why(task_id)
+
+    # Removing
+
+    def prune(self, older_than: Seconds, **options: Unpack[PruneOptions]) -> Pruned:
+        """Remove succeeded and cancelled tasks that ended at least ``older_than`` ago; see ``Pruning.prune``."""
+        return self._pruning.prune(older_than, **options)
 
 
 def _arm(spec: str) -> None:

@@ -41,7 +41,10 @@ class DeadLetters:
         self._links = links
 
     def search(self, where: Filter | None = None, *, limit: int = 50, after: int | None = None) -> Page:
-        """A page of dead tasks, newest first; ``Filter(state="cancelled")`` for cancelled ones."""
+        """A page of dead tasks, newest first; ``Filter(state="cancelled")`` for cancelled ones.
+
+        See ``Page``: it may hold fewer than ``limit``, and go on.
+        """
         return self._links.store.find(_dead(where), limit=limit, after=after)
 
     def show(self, task_id: int) -> Task:
@@ -79,8 +82,9 @@ class DeadLetters:
         purged = seen = 0
         for page in self._pages(ids, where):
             seen += len(page)
-            found = self._links.store.find(Filter(ids=tuple(page)), limit=len(page)).items
-            purged += self._links.store.purge([t.id for t in found if t.status in _ENDED_BADLY])
+            for state in _ENDED_BADLY:
+                found, _ = self._links.store.find_ids(Filter(ids=tuple(page), state=state.value), limit=len(page))
+                purged += self._links.store.purge(sorted(found))
         return Purged(purged, seen - purged)
 
     def _pages(self, ids: Iterable[int] | None, where: Filter | None) -> Iterator[list[int]]:
@@ -92,12 +96,11 @@ class DeadLetters:
             return
         after: int | None = None
         while True:
-            page = self._links.store.find(_dead(where), limit=PAGE, after=after)
-            if page.items:
-                yield sorted(task.id for task in page.items)
-            if page.next is None:
+            page, after = self._links.store.find_ids(_dead(where), limit=PAGE, after=after)
+            if page:
+                yield sorted(page)
+            if after is None:
                 return
-            after = page.next
 
 
 def _dead(where: Filter | None) -> Filter:

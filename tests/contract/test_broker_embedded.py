@@ -90,7 +90,7 @@ def test_many_processes_that_start_at_once_get_one_server(data: Path) -> None:
         for _ in range(6)
     ]
 
-    urls = {starter.communicate("go\n", timeout=60)[0].strip() for starter in starters}
+    urls = {starter.communicate("go\n", timeout=100)[0].strip() for starter in starters}
 
     assert [starter.returncode for starter in starters] == [0] * 6
     assert urls == {f"redis://127.0.0.1:{(data / PORT_FILE).read_text()}/0"}
@@ -232,7 +232,7 @@ def test_a_server_ends_half_a_minute_after_its_last_client(
     thread.join(1.2)
     assert thread.is_alive()
     clock.time += 2
-    thread.join(5)
+    thread.join(30)
     assert not thread.is_alive()
     assert not (data / PORT_FILE).exists()
 
@@ -242,7 +242,7 @@ def test_a_server_ends_when_its_directory_has_gone(
 ) -> None:
     (data / PORT_FILE).unlink()
 
-    served[1].join(5)
+    served[1].join(30)
 
     assert not served[1].is_alive()
 
@@ -259,8 +259,8 @@ def test_a_server_told_to_end_removes_its_port_file(data: Path) -> None:
 def test_a_large_answer_arrives_whole_and_many_clients_at_once_are_served(data: Path) -> None:
     broker = make_broker(data)
     ids = [10**18 + n for n in range(100_000)]
-    for start in range(0, len(ids), 10_000):
-        broker.push(LEVEL, ids[start : start + 10_000])
+    for start in range(0, len(ids), 2_000):  # each within the time-out, however slow the machine
+        broker.push(LEVEL, ids[start : start + 2_000])
 
     assert broker.window(LEVEL, 100_000).ids == set(ids)
 

@@ -21,6 +21,7 @@ from tests.contract.broker_bed import HandClock
 from tests.proxy import Proxy
 from tests.servers import RedisServer
 from tests.waiting import eventually
+from tests.weather import Weather
 
 LEVEL = Level("default", 10)
 READY = "t:{default}:ready:10"
@@ -123,13 +124,13 @@ def test_connections_cut_while_idle_are_replaced_without_an_error(proxy: Proxy) 
 
 
 def test_an_idle_pop_ends_before_the_time_out_of_the_url_and_is_sent_once(raw: redis.Redis, redis_url: str) -> None:
-    broker = make_broker(f"{redis_url}?socket_timeout=0.3")
+    broker = make_broker(f"{redis_url}?socket_timeout=2")
     before = times(raw, "brpop")
 
-    for _ in range(4):
+    for _ in range(2):
         assert broker.pop([LEVEL], limit=5, wait_s=30).ids == ()
 
-    assert times(raw, "brpop") == before + 4
+    assert times(raw, "brpop") == before + 2
     broker.push(LEVEL, [1])
     assert broker.pop([LEVEL], limit=5, wait_s=30).ids == (1,)
     broker.close()
@@ -142,19 +143,20 @@ def test_a_frozen_server_costs_a_producer_one_time_out_and_then_nothing(own_redi
     broker.push(LEVEL, [1])
     server.sigstop()
 
-    started = time.monotonic()
-    with pytest.raises(BrokerUnavailable):
-        broker.push(LEVEL, [2])
-    first_s = time.monotonic() - started
-    for _ in range(100):
-        with pytest.raises(BrokerUnavailable, match="not tried again"):
-            broker.push(LEVEL, [3])
-        with pytest.raises(BrokerUnavailable, match="not tried again"):
-            broker.delay(LEVEL, {4: 1})
-    rest_s = time.monotonic() - started - first_s
+    with Weather() as weather:
+        started = time.monotonic()
+        with pytest.raises(BrokerUnavailable):
+            broker.push(LEVEL, [2])
+        first_s = time.monotonic() - started
+        for _ in range(100):
+            with pytest.raises(BrokerUnavailable, match="not tried again"):
+                broker.push(LEVEL, [3])
+            with pytest.raises(BrokerUnavailable, match="not tried again"):
+                broker.delay(LEVEL, {4: 1})
+        rest_s = time.monotonic() - started - first_s
 
-    assert first_s < 2
-    assert rest_s < 1
+    assert first_s < 2 + weather.slack_s
+    assert rest_s < 1 + weather.slack_s
     server.sigcont()
     clock.time += 1.0
     broker.push(LEVEL, [5])
@@ -167,11 +169,13 @@ def test_a_new_producer_gets_its_answer_within_2_s_when_the_server_is_frozen(own
     server.sigstop()
     broker = make_broker(server.url())
 
-    started = time.monotonic()
-    with pytest.raises(BrokerUnavailable):
-        broker.push(LEVEL, [2])
+    with Weather() as weather:
+        started = time.monotonic()
+        with pytest.raises(BrokerUnavailable):
+            broker.push(LEVEL, [2])
+        took_s = time.monotonic() - started
 
-    assert time.monotonic() - started < 2
+    assert took_s < 2 + weather.slack_s
     broker.close()
 
 

@@ -9,10 +9,11 @@ from tandemq.store.migrate import migrate
 from tests.contract.store_inspecting import InspectingContract
 from tests.contract.store_leasing import LeasingContract
 from tests.contract.store_producing import ProducingContract
+from tests.contract.store_searching import SearchingContract
 from tests.contract.store_settling import SettlingContract
 
 
-class TestMySqlStore(ProducingContract, LeasingContract, SettlingContract, InspectingContract):
+class TestMySqlStore(ProducingContract, LeasingContract, SettlingContract, InspectingContract, SearchingContract):
     @pytest.fixture
     def settings(self, mysql_url: str) -> Settings:
         settings = Settings(database_url=mysql_url, redis_url="redis://nowhere")

@@ -11,10 +11,11 @@ from tandemq.store.migrate import migrate
 from tests.contract.store_inspecting import InspectingContract
 from tests.contract.store_leasing import LeasingContract
 from tests.contract.store_producing import ProducingContract
+from tests.contract.store_searching import SearchingContract
 from tests.contract.store_settling import SettlingContract
 
 
-class TestSqliteStore(ProducingContract, LeasingContract, SettlingContract, InspectingContract):
+class TestSqliteStore(ProducingContract, LeasingContract, SettlingContract, InspectingContract, SearchingContract):
     @pytest.fixture
     def settings(self, tmp_path: Path) -> Settings:
         settings = Settings(database_url=f"sqlite:///{tmp_path / 'store.db'}", redis_url="redis://nowhere")

@@ -39,11 +39,13 @@ AFTER_A_CLAIM: list[Callable[[Statements, list[tuple[int, int]]], str]] = [
 PLAIN = (
     *("by_key", "expired_claims", "has_claim", "first_level", "next_priority", "next_queue", "oldest_due"),
     *("pending_of_level", "past_their_end", "running_between", "next_id", "task", "attempts_of", "ending"),
-    *("open_counts", "ended_counts", "dead_now", "any_due", "any_begun", "lock_one", "queue_defaults"),
+    *("open_counts", "ended_counts", "any_due", "any_begun", "lock_one", "queue_defaults", "end_of_stretch"),
+    *("claimed_ids", "retrying_share", "open_stretch", "end_of_open_stretch", "retries_so_far"),
+    *("counts_to_merge", "lock_counts", "delete_counts", "insert_count"),
 )
 BY_IDS = (
     *("stored", "due_times", "visible", "not_claimed", "errors_of", "tokens", "cancel_requested"),
-    *("lock_expired", "with_attempts", "lock_for_purge"),
+    *("lock_expired", "with_attempts", "lock_for_purge", "running_by_level"),
 )
 
 
@@ -137,6 +139,10 @@ def _all_texts(dialect: Dialect, prefix: str) -> list[str]:
     texts += [sql.delete_expired_claim(), sql.disown_expired_claim(), sql.insert_attempts(2), sql.snooze(TWO_TOKENS)]
     texts += [sql.request_cancel(), sql.purge(IDS), sql.purge_attempts(), queries.held(IDS, wait=True, full=True)]
     texts += [queries.held(IDS, wait=False, full=False), queries.lock_for_replay(IDS, before=True), queries.page(["1"])]
+    texts += [queries.page(["1"], ids_only=True), queries.keyed(["1"]), queries.ended_stretch(1)]
+    texts += [queries.lock_for_prune(IDS, [Status.DEAD]), *(queries.counted_type(same_queue=s) for s in (True, False))]
+    entries = queries.entries(by_level=True, due=False)
+    texts += [queries.more_than([entries]), queries.candidates([entries] * 2), queries.count_entries(entries)]
     return [*texts, *(getattr(queries, n)() for n in PLAIN), *(getattr(queries, n)(IDS) for n in BY_IDS)]
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import click
 
 from tandemq.cli import exits, flags, output
-from tandemq.cli.look import show_page, show_task
+from tandemq.cli.look import full_page, show_page, show_task
 from tandemq.cli.session import Session, pass_session
 from tandemq.core.lifecycle import DeadReason
 from tandemq.store.protocol import Filter
@@ -49,8 +50,8 @@ def dead() -> None:
 @pass_session
 def list_dead(session: Session, /, limit: int, after: int | None, as_json: bool, **narrowing: Any) -> int:
     """Dead letters, newest first."""
-    page = session.app.dead.search(_filter(narrowing), limit=limit, after=after)
-    show_page(page, as_json, empty="no dead letters")
+    page = full_page(partial(session.app.dead.search, _filter(narrowing)), limit=limit, after=after)
+    show_page(page, as_json, limit=limit, empty="no dead letters")
     return 0
 
 

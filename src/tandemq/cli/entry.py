@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import click
 
 import tandemq
-from tandemq.cli import dead, exits, flags, look, produce, schema, services
+from tandemq.cli import bench, dead, exits, flags, look, produce, prune, schema, services
 from tandemq.cli.session import Session
 from tandemq.demo.run import run as run_demo
 
@@ -54,7 +54,9 @@ for verb in (
     look.cancel,
     dead.dead,
     look.workers,
+    prune.prune,
     demo,
+    bench.bench,
 ):
     flags.name_variables(verb, "TANDEMQ")
     tandemq_command.add_command(verb)

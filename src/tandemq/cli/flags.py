@@ -16,6 +16,7 @@ from tandemq.core.values import Priority, Seconds
 F = TypeVar("F", bound=Callable[..., Any])
 
 MAX_WORKER_NAME = 64
+AGE_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 STATES = ("pending", "ready", "scheduled", "retrying", "running", "succeeded", "dead", "cancelled")
 
 
@@ -55,6 +56,15 @@ def _seconds(text: str, field: str) -> float:
     return values.seconds(number, field)
 
 
+def _age(text: str) -> float:
+    number, unit = _number(text[:-1]), AGE_UNITS.get(text[-1:])
+    if number is None or unit is None:
+        number, unit = _number(text), 1
+    if number is None:
+        raise InvalidTask(f"age {text!r} is no time like 90s, 30m, 12h, 7d or 2w", field="older_than")
+    return values.seconds(number * unit, "older_than")
+
+
 def _expires(text: str) -> Seconds | datetime | None:
     return expires(text) if _number(text) is None else _seconds(text, "expires")
 
@@ -71,10 +81,12 @@ def _worker_name(text: str) -> str:
 
 
 PRIORITY = Checked("priority", _priority)
+AGE = Checked("age", _age)
 SECONDS = Checked("seconds", lambda text: _seconds(text, "value"))
 INSTANT = Checked("time", lambda text: values.parse_instant(text, "run_at"))
 EXPIRES = Checked("seconds|time", _expires)
 TIMEOUT = Checked("seconds|none", _timeout)
+KEY = Checked("key", values.idempotency_key)
 QUEUE = Checked("queue", values.queue_name)
 TASK_TYPE = Checked("type", values.task_type)
 WORKER_NAME = Checked("name", _worker_name)

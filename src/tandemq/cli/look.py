@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import click
@@ -14,16 +15,32 @@ from tandemq.core.task import Task
 from tandemq.store.protocol import Filter, Page, WorkerRecord
 
 _OPEN = ("ready", "scheduled", "retrying", "running")
+#: Calls for one page: some hundred thousand tasks, a second or two.
+LOOKS = 20
 _HEADERS = ("ID", "STATE", "TYPE", "QUEUE", "PRIORITY", "RUNS", "RUN AT", "ERROR")
 
 
-def show_page(page: Page, as_json: bool, *, empty: str) -> None:
+def full_page(find: Callable[..., Page], *, limit: int, after: int | None) -> Page:
+    """A page that took some looking, put together from several calls; still not full if it takes too many."""
+    items: list[Task] = []
+    for _ in range(LOOKS):
+        page = find(limit=limit - len(items), after=after)
+        items, after = [*items, *page.items], page.next
+        if after is None or len(items) >= limit:
+            break
+    return Page(tuple(items), after)
+
+
+def show_page(page: Page, as_json: bool, *, limit: int, empty: str) -> None:
     """A page of tasks, and how to get the next one."""
     if as_json:
         output.document({"items": [task.to_json() for task in page.items], "next": page.next})
         return
-    output.table(_HEADERS, [_row(task) for task in page.items], empty=empty)
-    if page.next is not None:
+    is_short = page.next is not None and len(page.items) < limit
+    output.table(_HEADERS, [_row(task) for task in page.items], empty="none so far" if is_short else empty)
+    if is_short:
+        click.echo(f"looked at the tasks down to id {page.next}; look further: --after {page.next}")
+    elif page.next is not None:
         click.echo(f"more: --after {page.next}")
 
 
@@ -59,6 +76,7 @@ def show_task(task: Task, as_json: bool) -> None:
 @click.option("--queue", type=flags.QUEUE, help="Queue.")
 @click.option("--type", "task_type", type=flags.TASK_TYPE, help="Task type.")
 @click.option("--worker", help="Id of the worker that holds it or ran it last.")
+@click.option("--key", type=flags.KEY, help="Idempotency key.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, help="Tasks on a page.")
 @click.option("--after", type=flags.TASK_ID, help="Next page: the id that the last one named.")
 @flags.as_json
@@ -70,13 +88,15 @@ def list_tasks(
     queue: str | None,
     task_type: str | None,
     worker: str | None,
+    key: str | None,
     limit: int,
     after: int | None,
     as_json: bool,
 ) -> int:
     """Tasks, newest first."""
-    where = Filter(state=status, queue=queue, task_type=task_type, worker_id=worker)
-    show_page(session.app.admin.find(where, limit=limit, after=after), as_json, empty="no tasks")
+    where = Filter(state=status, queue=queue, task_type=task_type, worker_id=worker, key=key)
+    page = full_page(partial(session.app.admin.find, where), limit=limit, after=after)
+    show_page(page, as_json, limit=limit, empty="no tasks")
     return 0
 
 
@@ -132,14 +152,16 @@ def stats(session: Session, /, as_json: bool) -> int:
         return 0
     rows = [_stats_row(queue, states, counts["redis"]) for queue, states in sorted(counts["queues"].items())]
     output.table(("QUEUE", *[c.upper() for c in _OPEN], "IDS IN REDIS"), rows, empty="no open tasks")
-    output.pairs(dict(sorted(counts["ended"].items())))
+    capped = counts.get("capped", ())
+    output.pairs({name: f"{n} (at least)" if name in capped else n for name, n in sorted(counts["ended"].items())})
     return 0
 
 
 def _stats_row(queue: str, states: Mapping[str, Any], redis: Mapping[str, Mapping[str, int]] | None) -> list[object]:
     counted = [states.get(state, 0) for state in _OPEN]
     ids = None if redis is None else sum(redis.get(queue, {}).values())
-    return [f"{queue} (at least)" if states.get("capped") else queue, *counted, "away" if ids is None else ids]
+    marks = [word for flag, word in (("capped", "at least"), ("estimated", "about")) if states.get(flag)]
+    return [f"{queue} ({', '.join(marks)})" if marks else queue, *counted, "away" if ids is None else ids]
 
 
 @click.command()

@@ -26,6 +26,7 @@ POINTS: set[str] = {
     "expire.after_commit",
     "repush.before",
     "replay.after_commit",
+    "prune.after_commit",
     "shutdown.before_release",
 }
 

@@ -18,7 +18,7 @@ from tandemq.reconciler.generation import Generation
 from tandemq.reconciler.isolation import isolated
 from tandemq.reconciler.report import Report, Tally
 from tandemq.reconciler.window import LOOKS_APART_S, Window
-from tandemq.redeliver import dispatch
+from tandemq.redeliver import count, dispatch
 from tandemq.service import Throttle
 from tandemq.store.protocol import Ended, Moved, Store
 
@@ -27,7 +27,8 @@ log = logging.getLogger("tandemq.reconciler")
 ROLE = "reconciler"
 SHORTEST_LEASE_S = 3.0
 EXPIRED_ROWS_PER_LEVEL = 1000
-FORGET_EVERY_S = 60.0
+TIDY_EVERY_S = 60.0
+#: Records of workers that have stopped, or were not heard of, for so long are removed. Named in docs/workers.md.
 FORGET_WORKERS_S = 3600.0
 BUILDING_PAUSE_S = 0.05
 
@@ -66,7 +67,8 @@ class Reconciler:
         self._levels: list[Level] = []
         self._chasing: list[Level] = []
         self._pass_at: float | None = None
-        self._forgot_at: float | None = None
+        self._tidied_at: float | None = None
+        self._merged: tuple[str, str] | None = None
         self.last_report = Report()
 
     def step(self) -> float:
@@ -129,7 +131,7 @@ class Reconciler:
             self._discard(level, tally)
         pause_s = self._look(self._levels, tally)
         self._sweep.turn(tally, self._after)
-        self._forget_workers(tally)
+        self._tidy(tally)
         if tally.report().building:
             pause_s = BUILDING_PAUSE_S
         self._pass_at = self._clock.monotonic() + (BUILDING_PAUSE_S if tally.report().building else self._period_s)
@@ -177,6 +179,7 @@ class Reconciler:
         self._after([Moved(e.id, level, e.task_type, Event.DISCARD, Status.DEAD, dead_reason=e.reason) for e in ended])
 
     def _after(self, moved: Sequence[Moved]) -> None:
+        count(moved)
         if moved and self._redis:
             self._redis = dispatch(self._broker, moved)
         dead = [move for move in moved if move.status is Status.DEAD]
@@ -187,8 +190,10 @@ class Reconciler:
         except Exception as exc:  # a user's on_dead_letter stands behind it; the pass goes on
             self._throttle(logging.ERROR, "on_dead", f"reconciler: on_dead failed: {exc!r}", exc=exc)
 
-    def _forget_workers(self, tally: Tally) -> None:
+    def _tidy(self, tally: Tally) -> None:
+        """What keeps the small tables small: dead workers go, old counters of one queue and type are merged."""
         now = self._clock.monotonic()
-        if self._forgot_at is None or now - self._forgot_at >= FORGET_EVERY_S:
-            self._forgot_at = now
-            tally.add(forgotten=self._store.forget_workers(FORGET_WORKERS_S))
+        if self._tidied_at is None or now - self._tidied_at >= TIDY_EVERY_S:
+            self._tidied_at = now
+            merged, self._merged = self._store.merge_counts(self._merged)
+            tally.add(forgotten=self._store.forget_workers(FORGET_WORKERS_S), merged=merged)

@@ -16,7 +16,8 @@ class Report:
     because expiry is not ``armed`` yet (see ``Contact``). ``retried``, ``dead``, ``cancelled``: what became of the
     lost tasks. ``discarded``: tasks whose ``expires`` passed before a start. ``orphans``: running rows without a
     claims row that were healed. ``rebuilt``: queues whose lists were emptied to be filled from MySQL, ``refilled``
-    ids put back by rebuilds, ``building`` queues not finished yet. ``forgotten``: records of workers deleted.
+    ids put back by rebuilds, ``building`` queues not finished yet. ``forgotten``: records of workers deleted;
+    ``merged``: counters of old hours that went into their day.
     """
 
     levels: int = 0
@@ -36,6 +37,7 @@ class Report:
     refilled: int = 0
     building: int = 0
     forgotten: int = 0
+    merged: int = 0
     alarms: tuple[str, ...] = ()
 
     @property

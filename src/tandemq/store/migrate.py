@@ -76,13 +76,13 @@ def pending(settings: Settings) -> list[str]:
     url = engines.url_of(settings)
     if url.get_backend_name() == "sqlite" and not Path(url.database or "").exists():
         return [m.name for m in files("sqlite")]  # opening it would create it
-    with _connection(settings) as (connection, dialect):
+    with connected(settings) as (connection, dialect):
         return [m.name for m in files(dialect) if m.name not in _applied(connection, settings)]
 
 
 def migrate(settings: Settings) -> list[str]:
     """Apply what is missing; returns the names applied now. Safe to call at any time, from any number of processes."""
-    with _connection(settings) as (connection, dialect):
+    with connected(settings) as (connection, dialect):
         with _lock(connection, dialect, settings):
             applied = _applied(connection, settings)
             missing = [m for m in files(dialect) if m.name not in applied]
@@ -117,7 +117,8 @@ def _applied(connection: sa.Connection, settings: Settings) -> set[str]:
 
 
 @contextmanager
-def _connection(settings: Settings) -> Iterator[tuple[sa.Connection, str]]:
+def connected(settings: Settings) -> Iterator[tuple[sa.Connection, str]]:
+    """A connection for changing the schema, in which every statement commits by itself, and the dialect's name."""
     url = engines.url_of(settings)
     dialect = "sqlite" if url.get_backend_name() == "sqlite" else "mysql"
     if dialect == "sqlite" and url.database:

@@ -1,4 +1,5 @@
-"""The SQL that reads: lookups, the reconciler's bounded surveys, lists and counts. ``statements.py`` holds the writes.
+"""The SQL that reads: lookups and the reconciler's bounded surveys. ``looking.py`` holds what people ask for,
+``statements.py`` the writes.
 
 Open rows are found through the index (ended, queue, priority, run_at): ``ended`` is 0 for pending and running rows.
 """
@@ -9,24 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from tandemq.core.lifecycle import FINAL, Event, Status
-from tandemq.store.dialects import NOT_YET, Dialect, id_list
-from tandemq.store.statements import Tables, sources
-
-TASK_COLUMNS = (
-    "t.id, t.task_type, t.queue, t.payload, t.options, t.priority, t.status, t.attempts, t.max_retries, t.replays,"
-    " t.fence, t.worker_id, t.idempotency_key, t.run_at, t.expires_at, t.cancel_requested_at, t.started_at,"
-    " t.completed_at, t.created_at, t.updated_at, t.result, t.last_error, t.error_type, t.dead_reason"
-)
-PENDING = f"status = '{Status.PENDING}'"
-RUNNING = f"status = '{Status.RUNNING}'"
+from tandemq.store.dialects import NOT_YET, id_list
+from tandemq.store.looking import PENDING, RUNNING, Looks
+from tandemq.store.statements import sources
 
 
-class Queries(Tables):
+class Queries(Looks):
     """Reads, for one dialect and prefix."""
-
-    def __init__(self, dialect: Dialect, prefix: str) -> None:
-        super().__init__(prefix)
-        self.d = dialect
 
     # -- what became of an insert
 
@@ -71,7 +61,8 @@ class Queries(Tables):
 
     def held(self, ids: Sequence[int], *, wait: bool, full: bool) -> str:
         """Rows to be settled, locked in id order; without ``wait`` locked ones are left out."""
-        text = "payload, options" if full else "'', ''"
+        # Never the payload: no verdict needs it, and one that cannot be read would keep its whole token from ending.
+        text = "'', options" if full else "'', ''"
         return (
             "SELECT id, queue, priority, task_type, status, lease_token, cancel_requested_at > "
             f"'{NOT_YET}', attempts, max_retries, replays, fence, worker_id, started_at, dead_reason, run_at, {text}"
@@ -100,26 +91,26 @@ class Queries(Tables):
 
     # -- surveys
 
-    def first_level(self) -> str:
-        """The first (queue, priority) of the open index."""
+    def first_level(self, ended: int = 0) -> str:
+        """The first (queue, priority) of the open rows, or of those that have ended in a certain way."""
         return (
-            f"SELECT queue, priority FROM {self.tasks} {self.d.open_index} WHERE ended = 0"
+            f"SELECT queue, priority FROM {self.tasks} {self.d.open_index} WHERE ended = {int(ended)}"
             " ORDER BY queue, priority LIMIT 1"
         )
 
-    def next_priority(self) -> str:
+    def next_priority(self, ended: int = 0) -> str:
         """Parameters: queue, priority. The next priority of the same queue."""
         p = self.d.p
         return (
-            f"SELECT queue, priority FROM {self.tasks} {self.d.open_index} WHERE ended = 0 AND queue = {p}"
+            f"SELECT queue, priority FROM {self.tasks} {self.d.open_index} WHERE ended = {int(ended)} AND queue = {p}"
             f" AND priority > {p} ORDER BY queue, priority LIMIT 1"
         )
 
-    def next_queue(self) -> str:
+    def next_queue(self, ended: int = 0) -> str:
         """Parameter: queue. The first level of the next queue."""
         return (
-            f"SELECT queue, priority FROM {self.tasks} {self.d.open_index} WHERE ended = 0 AND queue > {self.d.p}"
-            " ORDER BY queue, priority LIMIT 1"
+            f"SELECT queue, priority FROM {self.tasks} {self.d.open_index} WHERE ended = {int(ended)}"
+            f" AND queue > {self.d.p} ORDER BY queue, priority LIMIT 1"
         )
 
     def oldest_due(self) -> str:
@@ -128,6 +119,14 @@ class Queries(Tables):
         return (
             f"SELECT id FROM {self.tasks} {self.d.open_index} WHERE ended = 0 AND queue = {p} AND priority = {p}"
             f" AND run_at <= {self.d.before()} AND {PENDING} ORDER BY run_at, id LIMIT {p}"
+        )
+
+    def count_later(self) -> str:
+        """Parameters: queue, priority, limit. Rows of a level that lie ahead."""
+        p = self.d.p
+        return (
+            f"SELECT COUNT(*) FROM (SELECT id FROM {self.tasks} {self.d.open_index} WHERE ended = 0 AND queue = {p}"
+            f" AND priority = {p} AND run_at > {self.d.now} AND {PENDING} LIMIT {p}) AS later"
         )
 
     def pending_of_level(self) -> str:
@@ -170,72 +169,6 @@ class Queries(Tables):
 
     # -- people
 
-    def task(self) -> str:
-        """Parameter: id."""
-        return f"{self._tasks()} WHERE t.id = {self.d.p}"
-
-    def page(self, conditions: Sequence[str]) -> str:
-        """Newest first. Parameters: those of the conditions, then limit."""
-        where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-        return f"{self._tasks()}{where} ORDER BY t.id DESC LIMIT {self.d.p}"
-
-    def _tasks(self) -> str:
-        return (
-            f"SELECT {TASK_COLUMNS}, c.expires_at, t.run_at <= {self.d.now} FROM {self.tasks} t"
-            f" LEFT JOIN {self.claims} c ON c.lease_token = t.lease_token AND t.{RUNNING}"
-        )
-
-    def attempts_of(self) -> str:
-        """Parameter: id."""
-        return (
-            "SELECT attempt, replays, fence, outcome, worker_id, started_at, ended_at, error_type, error, traceback"
-            f" FROM {self.attempts} WHERE task_id = {self.d.p} ORDER BY fence, ended_at, outcome"
-        )
-
-    def with_attempts(self, ids: Sequence[int]) -> str:
-        """Which tasks have a history, without locks."""
-        return f"SELECT DISTINCT task_id FROM {self.attempts} WHERE task_id IN ({id_list(ids)}) ORDER BY task_id"
-
-    def ending(self) -> str:
-        """Parameter: id."""
-        return f"SELECT status, result, last_error, dead_reason FROM {self.tasks} WHERE id = {self.d.p}"
-
-    def open_counts(self) -> str:
-        """Parameters: queue, limit."""
-        d = self.d
-        return (
-            "SELECT priority, status, due, again, COUNT(*) FROM (SELECT priority, status,"
-            f" run_at <= {d.now} AS due, attempts > 0 AS again FROM {self.tasks} {d.open_index}"
-            f" WHERE ended = 0 AND queue = {d.p} LIMIT {d.p}) AS some GROUP BY priority, status, due, again"
-        )
-
-    def ended_counts(self) -> str:
-        """Sums over all hours and shards."""
-        return f"SELECT outcome, SUM(n) FROM {self.counts} GROUP BY outcome"
-
-    def dead_now(self) -> str:
-        """Parameters: limit. From the index alone."""
-        return (
-            f"SELECT COUNT(*) FROM (SELECT 1 FROM {self.tasks} {self.d.open_index} WHERE ended = 2"
-            f" LIMIT {self.d.p}) AS some"
-        )
-
-    def any_due(self) -> str:
-        """Parameters: queue, priority. Running rows count too: their run_at has passed."""
-        d = self.d
-        return (
-            f"SELECT 1 FROM {self.tasks} {d.open_index} WHERE ended = 0 AND queue = {d.p} AND priority = {d.p}"
-            f" AND run_at <= {d.now} LIMIT 1"
-        )
-
-    def any_begun(self) -> str:
-        """Parameters: queue. Rows for later that have been begun before."""
-        d = self.d
-        return (
-            f"SELECT 1 FROM {self.tasks} {d.open_index} WHERE ended = 0 AND queue = {d.p}"
-            f" AND (attempts > 0 OR {RUNNING}) LIMIT 1"
-        )
-
     def lock_one(self) -> str:
         """Parameter: id."""
         return f"SELECT status, queue, task_type FROM {self.tasks} WHERE id = {self.d.p} {self.d.for_update}"
@@ -253,6 +186,7 @@ class Queries(Tables):
         """Parameter: microseconds. Final rows; keyed ones keep their key for a while after their end."""
         final = ", ".join(f"'{s}'" for s in Status if s in FINAL)
         return (
-            f"SELECT id FROM {self.tasks} {self.d.primary} WHERE id IN ({id_list(ids)}) AND status IN ({final})"
+            f"SELECT id, queue, task_type FROM {self.tasks} {self.d.primary} WHERE id IN ({id_list(ids)})"
+            f" AND status IN ({final})"
             f" AND (idempotency_key IS NULL OR completed_at <= {self.d.before()}) ORDER BY id {self.d.for_update}"
         )

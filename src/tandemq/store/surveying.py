@@ -9,16 +9,17 @@ from tandemq.core.lifecycle import DeadReason, Status
 from tandemq.core.task import Level, epoch_ms
 from tandemq.core.values import QUEUE_NAME
 from tandemq.store.base import StoreBase
-from tandemq.store.database import Tx
 from tandemq.store.dialects import instant, micros, stamp
 from tandemq.store.protocol import Ended, Judge, OpenRow, Settled
 from tandemq.store.settling import Held, Settling
+from tandemq.store.transaction import Tx
 
 #: More levels than anybody can watch; a bound, not a limit to be met.
 MAX_LEVELS = 10_000
 #: Ids that one step of the sweep looks at, per row asked for: finished rows lie between the open ones.
 SWEEP_FACTOR = 10
-_FIRST = ("0001-01-01 00:00:00.000000", 0)
+#: (run_at, id) before every entry of a level.
+FIRST_ENTRY = ("0001-01-01 00:00:00.000000", 0)
 
 
 class SurveyingStore(StoreBase):
@@ -33,6 +34,11 @@ class SurveyingStore(StoreBase):
         params = [level.queue, level.priority, micros(older_than_s), limit]
         return [row[0] for row in self.db.read(lambda tx: tx.rows(self.queries.oldest_due(), params))]
 
+    def count_later(self, level: Level, *, limit: int) -> int:
+        """How many pending rows of the level lie ahead, counted up to ``limit``."""
+        params = [level.queue, level.priority, limit]
+        return int(self.db.read(lambda tx: tx.one(self.queries.count_later(), params))[0])
+
     def pending_after(self, queue: str, cursor: str, limit: int) -> tuple[list[OpenRow], str]:
         """Pending rows of a queue in (priority, run_at, id) order behind an opaque cursor; see the protocol."""
 
@@ -46,7 +52,7 @@ class SurveyingStore(StoreBase):
                     )
                     if level is None:
                         return rows, ""
-                    priority, (run_at, after_id) = level[1], _FIRST
+                    priority, (run_at, after_id) = level[1], FIRST_ENTRY
                 params = [queue, priority, run_at, run_at, after_id, limit - len(rows)]
                 page = tx.rows(self.queries.pending_of_level(), params)
                 for task_id, at, due in page:
@@ -111,12 +117,12 @@ class SurveyingStore(StoreBase):
 
         return self.db.write(work)
 
-    def _levels(self, tx: Tx) -> list[Level]:
+    def _levels(self, tx: Tx, ended: int = 0) -> list[Level]:
         levels: list[Level] = []
-        row: Any = tx.one(self.queries.first_level())
+        row: Any = tx.one(self.queries.first_level(ended))
         while row is not None and len(levels) < MAX_LEVELS:
             levels.append(Level(*row))
-            row = tx.one(self.queries.next_priority(), row) or tx.one(self.queries.next_queue(), [row[0]])
+            row = tx.one(self.queries.next_priority(ended), row) or tx.one(self.queries.next_queue(ended), [row[0]])
         return levels
 
 

@@ -1,0 +1,101 @@
+"""Retention: rows that ended long ago are found through the open index without locks and deleted by primary key.
+
+The index is led by how a row ended, then queue, priority, run_at. A row ends after it was due, so those that ended
+before an instant are among those due before it: nothing else is read, however many rows are kept. Only a cancelled row
+may have been due later than it ended; all rows of that kind are looked at.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from tandemq.core.lifecycle import ENDED, Status
+from tandemq.core.task import Level
+from tandemq.store.dialects import NEVER, micros, stamp
+from tandemq.store.protocol import PruneCursor, PruneRule
+from tandemq.store.surveying import FIRST_ENTRY, SurveyingStore
+from tandemq.store.transaction import Tx
+
+KEEP_KEYS_S = 24 * 3600.0
+PURGED = "purged"
+
+
+class PruningStore(SurveyingStore):
+    """``prunable``, ``prune`` and ``purge`` of ``store.protocol.Inspecting``."""
+
+    def prunable(
+        self, rule: PruneRule, cursor: PruneCursor | None, *, limit: int
+    ) -> tuple[list[int], PruneCursor | None]:
+        """Look at the next ``limit`` rows at most; the ids of those that the rule means, and where to go on."""
+
+        def work(tx: Tx) -> tuple[list[int], PruneCursor | None]:
+            at = cursor or self._next_level(tx, rule, None)
+            ids: list[int] = []
+            seen = 0
+            while at is not None:
+                due = NEVER if at.status is Status.CANCELLED else stamp(rule.before)
+                behind = [at.queue, at.priority, at.run_at, at.run_at, at.task_id]
+                rows = tx.rows(
+                    self.queries.ended_stretch(ENDED[at.status]), [stamp(rule.before), *behind, due, limit - seen]
+                )
+                ids += [row[0] for row in rows if row[3] and rule.task_type in {None, row[2]}]
+                seen += len(rows)
+                if seen >= limit:
+                    return ids, at._replace(run_at=rows[-1][1], task_id=rows[-1][0])
+                at = self._next_level(tx, rule, at)
+            return ids, None
+
+        return self.db.read(work)
+
+    def prune(self, ids: Sequence[int], rule: PruneRule) -> int:
+        """Delete what of these the rule still means, with its attempts, in one transaction; how many went.
+
+        Locked rows are left alone, keyed ones keep for 24 h. The removals are counted as ``purged``.
+        """
+
+        def work(tx: Tx) -> int:
+            lock = self.queries.lock_for_prune(ids, rule.statuses)
+            return self._delete(tx, tx.rows(lock, [stamp(rule.before), micros(KEEP_KEYS_S)]))
+
+        return self.db.write(work, repeatable=True) if ids else 0
+
+    def purge(self, ids: Sequence[int]) -> int:
+        """Delete final rows (status tested in the same statement) with their attempts; keyed rows keep for 24 h."""
+
+        def work(tx: Tx) -> int:
+            return self._delete(tx, tx.rows(self.queries.lock_for_purge(ids), [micros(KEEP_KEYS_S)]))
+
+        return self.db.write(work) if ids else 0
+
+    def _delete(self, tx: Tx, rows: Sequence[Any]) -> int:
+        if not rows:
+            return 0
+        ids = [row[0] for row in rows]
+        deleted = tx.write(self.sql.purge(ids))
+        for row in tx.rows(self.queries.with_attempts(ids)):
+            tx.write(self.sql.purge_attempts(), [row[0]])
+        self.settler.count(tx, Counter((queue, kind, PURGED) for _, queue, kind in rows))
+        return deleted
+
+    def _next_level(self, tx: Tx, rule: PruneRule, at: PruneCursor | None) -> PruneCursor | None:
+        """The level behind this one, by status, queue and priority."""
+        for status in sorted(rule.statuses):
+            if at is not None and status < at.status:
+                continue
+            level = self._level_behind(tx, rule, status, at if at is not None and at.status is status else None)
+            if level is not None:
+                return PruneCursor(status, *level, *FIRST_ENTRY)
+        return None
+
+    def _level_behind(self, tx: Tx, rule: PruneRule, status: Status, at: PruneCursor | None) -> Level | None:
+        q, ended = self.queries, ENDED[status]
+        if at is None and rule.queue is None:
+            row = tx.one(q.first_level(ended))
+        else:
+            queue, priority = (rule.queue, -(2**15) - 1) if at is None else (at.queue, at.priority)
+            row = tx.one(q.next_priority(ended), [queue, priority])
+            if row is None and rule.queue is None:
+                row = tx.one(q.next_queue(ended), [queue])
+        return None if row is None else Level(*row)
