@@ -26,9 +26,15 @@ the epoch that it read). Two traps lie here:
 **A rebuild** goes through the pending rows in (priority, run_at, id) order behind the cursor in the key; a cursor is
 never by id alone, so rows committed late are not skipped for good: their producers push them, or the window finds
 them. Several reconcilers help each other; whoever is killed is replaced at the cursor. Rows that become ready
-meanwhile are pushed by their producers as ever. A queue that is new has no key yet and is rebuilt too: an empty list
-costs nothing, and "write the key since there is nothing to put back" would declare healed what was pushed and flushed
-since that was read.
+meanwhile are pushed by their producers as ever.
+
+**A missing key** means a flush, or a queue that no reconciler has met yet, whose lists may be long and whole: emptying
+them would hold up every worker while all of it is read and pushed again. So the key is first written as
+``building:?``, then the lists are compared with the rows, and it becomes ready only by a compare-and-set on that value:
+a flush in between takes it away and the set fails, and whoever finds a ``?`` that a killed reconciler left rebuilds.
+Lists count as whole if at least a quarter of the oldest due rows of each level are in its tail (what workers have
+popped and not claimed yet is missing from it) and the sorted set is as long as the rows that lie ahead. A flush takes
+all of them, and what is pushed after it is younger. What this look cannot see, the window finds at its turn.
 """
 
 from __future__ import annotations
@@ -37,8 +43,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tandemq.broker.protocol import Broker
+from tandemq.core.task import Level
 from tandemq.reconciler.isolation import isolated
 from tandemq.reconciler.report import Tally
+from tandemq.reconciler.window import ROWS, TAIL
 from tandemq.store.protocol import Store
 
 CHUNK = 1000
@@ -46,6 +54,10 @@ CHUNKS_PER_PASS = 50
 REBUILDS_RUNNING_ALARM = 3
 MAX_EPOCH_DIGITS = 15
 BUILDING, READY = "building", "ready"
+#: In place of a cursor: the lists are being compared with the rows.
+CHECKING = "?"
+#: Rows that lie ahead are counted up to here, per level.
+LATER_COUNTED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +100,9 @@ class Generation:
         epoch = self._store.epoch()
         held = self._read(names, tally)
         marks = {queue: self._own(text, install) for queue, text in held.items()}
-        healthy = {q: m for q, m in marks.items() if m is not None and epoch - 1 <= m.epoch <= epoch}
+        healthy = {
+            q: m for q, m in marks.items() if m is not None and epoch - 1 <= m.epoch <= epoch and m.cursor != CHECKING
+        }
         new = max([epoch, *(m.epoch for m in marks.values() if m is not None)]) + 1
         building = [q for q, m in healthy.items() if m.cursor is not None]
         if self._store.advance_epoch(epoch, new):
@@ -127,10 +141,28 @@ class Generation:
         start, begun = str(Mark(install, epoch, "")), []
         for queue in stale:
             with isolated(self._broker, tally, f"rebuild of queue {queue!r}"):
-                if self._broker.begin_rebuild(queue, old=held[queue], new=start):
+                old = held[queue]
+                if old is None:
+                    old = str(Mark(install, epoch, CHECKING))
+                    if not self._broker.advance_generation(queue, old=None, new=old):
+                        continue
+                    ready = str(Mark(install, epoch))
+                    if self._is_whole(queue) and self._broker.advance_generation(queue, old=old, new=ready):
+                        continue
+                if self._broker.begin_rebuild(queue, old=old, new=start):
                     begun.append(queue)
         tally.add(rebuilt=len(begun))
         return begun
+
+    def _is_whole(self, queue: str) -> bool:
+        return all(self._is_level_whole(level) for level in self._store.open_levels() if level.queue == queue)
+
+    def _is_level_whole(self, level: Level) -> bool:
+        # Redis first: what is popped and claimed between the two reads is then in the tail and no row.
+        tail, later = self._broker.window(level, TAIL).ids, self._broker.delayed(level)
+        rows = self._store.oldest_due(level, limit=ROWS, older_than_s=0.0)
+        missing = sum(1 for task_id in rows if task_id not in tail)
+        return missing <= len(rows) * 3 // 4 and later >= self._store.count_later(level, limit=LATER_COUNTED)
 
     def _count_running(self, begun: list[str], tally: Tally) -> None:
         self._running = {queue: self._running.get(queue, 0) + 1 for queue in begun}
@@ -148,7 +180,7 @@ class Generation:
             mark = self._own(text, install)
             if text is None or mark is None or not epoch - 1 <= mark.epoch <= epoch:
                 return  # the next pass judges it
-            if mark.cursor is None:
+            if mark.cursor is None or mark.cursor == CHECKING:
                 return
             rows, cursor = self._store.pending_after(queue, mark.cursor, CHUNK)
             if self._broker.rebuild_chunk(

@@ -24,6 +24,7 @@ from collections import OrderedDict
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from tandemq import metrics
 from tandemq.broker.protocol import Broker
 from tandemq.core.clock import Clock
 from tandemq.core.crash import crash_point
@@ -99,6 +100,7 @@ class Window:
         if lost:
             crash_point("repush.before")
             self._broker.push_next(level, lost)
+            metrics.repushed(level.queue, len(lost))
             seen.pushed_at.update(dict.fromkeys(lost, now))
         seen.wiped = len(unpushed) >= CHASE_ENDS if seen.wiped else len(lost) > ROWS // 2
         chase_s = CHASE_S if seen.wiped else LOOKS_APART_S if len(unpushed) > ROWS // 2 else None
