@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from tandemq import metrics
 from tandemq.core.clock import Clock
 from tandemq.core.crash import crash_point
 from tandemq.core.errors import StoreUnavailable, TandemQError
@@ -70,8 +71,10 @@ class Pusher:
         broker = self._links.broker
         for level, ids in ready.items():
             broker.push(level, ids)
+            metrics.pushed(level.queue, len(ids))
         for level, due in later.items():
             broker.delay(level, due)
+            metrics.pushed(level.queue, len(due))
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from tandemq import metrics
 from tandemq.broker.protocol import Broker
 from tandemq.core.clock import Clock
 from tandemq.core.crash import crash_point
@@ -129,6 +130,8 @@ class Mover:
             self._broker.ping()
             return 0
         crash_point("promote.after")
+        if moved:
+            metrics.promoted(level.queue, moved)
         return moved
 
     def _current_levels(self) -> list[Level]:

@@ -6,9 +6,11 @@ The arrow is: MySQL commits, the process may die, Redis is told. Nothing is lost
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from random import Random
 
+from tandemq import metrics
 from tandemq.broker.protocol import Broker
 from tandemq.core.errors import BrokerUnavailable
 from tandemq.core.failure import failure
@@ -47,6 +49,20 @@ def dispatch(broker: Broker, moved: Iterable[Moved]) -> bool:
     except BrokerUnavailable:
         return False
     return True
+
+
+def count(moved: Iterable[Moved]) -> None:
+    """Tell the metrics of tasks that somebody else's end of a lease buried or sent back to be tried again."""
+    dead, retried = Counter[tuple[str, str]](), Counter[tuple[str, int]]()
+    for move in moved:
+        if move.status is Status.DEAD:
+            dead[move.task_type, move.dead_reason] += 1
+        elif move.event is Event.RETRY:
+            retried[move.task_type, move.attempt] += 1
+    if dead:
+        metrics.dead(dead)
+    if retried:
+        metrics.retried(retried)
 
 
 def lost_judge(rng: Random, message: str, error_type: str = "LeaseLost") -> Judge:

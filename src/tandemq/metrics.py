@@ -1,0 +1,200 @@
+"""Counters and histograms of this process, for Prometheus: one call per batch, after the commit that it tells of.
+
+They need the extra ``tandemq[metrics]``; without it every function here is a no-op. prometheus_client is imported by
+the first call, not with tandemq. Nothing here ever raises: what is counted has happened already. Mappings go from
+label values to how many. See ``docs/adr/0010-metrics.md``, also for how several processes become one page.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Concatenate, ParamSpec
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry, Counter
+
+P = ParamSpec("P")
+
+_log = logging.getLogger("tandemq.metrics")
+#: Label sets of one metric. Queues and types are names that users make up: further ones are counted as ``OTHER``, which
+#: can be no name of a queue or a type.
+MAX_SERIES = 1000
+OTHER = "(other)"
+_ATTEMPTS = tuple(map(str, range(10)))
+_SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
+
+
+class _Counted:
+    """A counter and its children by label values: ``Counter.labels`` alone costs more than all the rest of a call."""
+
+    __slots__ = ("_counter", "_names", "_series")
+
+    def __init__(self, registry: CollectorRegistry, name: str, text: str, *labels: str) -> None:
+        from prometheus_client import Counter
+
+        self._counter = Counter(f"tandemq_{name}", text, labels, registry=registry)
+        self._names = sum(label in {"queue", "type"} for label in labels)  # these come first
+        self._series: dict[tuple[str, ...], Counter] = {}
+
+    def add(self, counts: Iterable[tuple[tuple[str, ...], int]]) -> None:
+        """Add to each label set."""
+        series = self._series
+        for labels, n in counts:
+            child = series.get(labels)
+            if child is None:
+                child = self._child(labels)
+            child.inc(n)
+
+    def _child(self, labels: tuple[str, ...]) -> Counter:
+        if len(self._series) >= MAX_SERIES:
+            labels = (OTHER,) * self._names + labels[self._names :]
+        # Two threads may both come here: ``labels`` gives both the same child.
+        child = self._series[labels] = self._counter.labels(*labels) if labels else self._counter
+        return child
+
+
+class _Meters:
+    """All metrics of one process, in a registry of their own."""
+
+    def __init__(self) -> None:
+        from prometheus_client import CollectorRegistry, Histogram
+
+        self.registry = r = CollectorRegistry()
+        self.has_failed = False
+        self.enqueued = _Counted(r, "enqueued", "Tasks stored.", "queue", "type")
+        self.pushed = _Counted(r, "pushed", "Ids pushed to Redis after an enqueue.", "queue")
+        self.promoted = _Counted(r, "promoted", "Ids moved from the delayed to the ready ones.", "queue")
+        self.repushed = _Counted(r, "repushed", "Ids that were missing in Redis and were pushed again.", "queue")
+        self.claimed = _Counted(r, "claimed", "Tasks claimed by a worker.", "queue", "type")
+        self.dropped = _Counted(r, "dropped", "Popped ids that no pending row stood behind (ghosts).", "queue")
+        self.finished = _Counted(r, "finished", "Claimed tasks settled, by outcome.", "queue", "type", "outcome")
+        self.retried = _Counted(r, "retried", "Failed attempts that are tried again.", "type", "attempt")
+        self.dead = _Counted(r, "dead", "Tasks that ended dead.", "type", "reason")
+        self.fenced = _Counted(r, "fenced", "Results refused because their lease was lost.")
+        self.claim_size = Histogram("tandemq_claim_batch_size", "Tasks of one claim.", registry=r, buckets=_SIZES)
+        self.finish_size = Histogram("tandemq_finish_batch_size", "Tasks of one finish.", registry=r, buckets=_SIZES)
+        self.claim_s = Histogram("tandemq_claim_seconds", "Time of one claim.", registry=r, buckets=_SECONDS)
+        self.finish_s = Histogram("tandemq_finish_seconds", "Time of one finish.", registry=r, buckets=_SECONDS)
+
+
+_making = threading.Lock()
+_is_made = False
+_meters: _Meters | None = None
+
+
+def _make() -> _Meters | None:
+    global _is_made, _meters
+    with _making:
+        if not _is_made:
+            try:
+                _meters = _Meters()
+            except ImportError:
+                _log.debug("prometheus_client is not installed: nothing is counted")
+            except Exception as broken:  # say, PROMETHEUS_MULTIPROC_DIR names no directory
+                _log.warning("nothing is counted, metrics cannot be made: %s: %s", type(broken).__name__, broken)
+            _is_made = True
+    return _meters
+
+
+def _forget() -> None:
+    """In a forked child: its counts begin at zero, and a lock that another thread held then is nobody's now."""
+    global _making, _is_made, _meters
+    _making, _is_made, _meters = threading.Lock(), False, None
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+def _recorded(record: Callable[Concatenate[_Meters, P], None]) -> Callable[P, None]:
+    """The public function: a no-op without metrics, and never an error."""
+
+    def call(*args: P.args, **kwargs: P.kwargs) -> None:
+        meters = _meters if _is_made else _make()
+        if meters is None:
+            return
+        try:
+            record(meters, *args, **kwargs)
+        except Exception as broken:
+            if not meters.has_failed:
+                meters.has_failed = True
+                _log.warning("not all is counted: %s: %s", type(broken).__name__, broken)
+
+    call.__name__, call.__doc__ = record.__name__, record.__doc__
+    return call
+
+
+def registry() -> CollectorRegistry | None:
+    """The registry to expose; None without prometheus_client. Not the library's global one: that is the user's."""
+    meters = _meters if _is_made else _make()
+    return meters.registry if meters else None
+
+
+@_recorded
+def enqueued(meters: _Meters, counts: Mapping[tuple[str, str], int]) -> None:
+    """Tasks stored, by (queue, type); not those that a key found."""
+    meters.enqueued.add(counts.items())
+
+
+@_recorded
+def pushed(meters: _Meters, queue: str, n: int) -> None:
+    """Ids that a producer pushed, to the ready or the delayed ones."""
+    meters.pushed.add((((queue,), n),))
+
+
+@_recorded
+def promoted(meters: _Meters, queue: str, n: int) -> None:
+    """Ids that the mover moved."""
+    meters.promoted.add((((queue,), n),))
+
+
+@_recorded
+def repushed(meters: _Meters, queue: str, n: int) -> None:
+    """Ids that the reconciler found missing and pushed again."""
+    meters.repushed.add((((queue,), n),))
+
+
+@_recorded
+def claimed(meters: _Meters, counts: Mapping[tuple[str, str], int], seconds: float) -> None:
+    """One claim: tasks by (queue, type), and the time that the database took."""
+    meters.claimed.add(counts.items())
+    meters.claim_size.observe(sum(counts.values()))
+    meters.claim_s.observe(seconds)
+
+
+@_recorded
+def dropped(meters: _Meters, queue: str, n: int) -> None:
+    """Popped ids whose rows were running, final or missing."""
+    meters.dropped.add((((queue,), n),))
+
+
+@_recorded
+def finished(meters: _Meters, counts: Mapping[tuple[str, str, str], int], seconds: float) -> None:
+    """One finish: tasks by (queue, type, outcome), and the time that the database took. Fenced ones are not in it.
+
+    An outcome is one of ``task_counts`` (succeeded, retried, dead, cancelled), or ``released``: handed back.
+    """
+    meters.finished.add(counts.items())
+    meters.finish_size.observe(sum(counts.values()))
+    meters.finish_s.observe(seconds)
+
+
+@_recorded
+def retried(meters: _Meters, counts: Mapping[tuple[str, int], int]) -> None:
+    """Attempts that failed and are tried again, by (type, number of the attempt); from 10 on they are one."""
+    meters.retried.add(((kind, _ATTEMPTS[a] if 0 <= a < 10 else "10+"), n) for (kind, a), n in counts.items())
+
+
+@_recorded
+def dead(meters: _Meters, counts: Mapping[tuple[str, str], int]) -> None:
+    """Tasks that ended dead, by (type, reason), whoever ended them."""
+    meters.dead.add(counts.items())
+
+
+@_recorded
+def fenced(meters: _Meters, n: int) -> None:
+    """Results that came after their lease was lost."""
+    meters.fenced.add((((), n),))
