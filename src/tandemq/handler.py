@@ -58,23 +58,30 @@ class CurrentTask:
         return _TaskLogger(_log, about)
 
 
-_current: ContextVar[CurrentTask | None] = ContextVar("tandemq_current_task", default=None)
+#: A function makes it when it is first asked for: most handlers never do.
+_current: ContextVar[CurrentTask | Callable[[], CurrentTask] | None] = ContextVar("tandemq_current_task", default=None)
 
 
 def current_task() -> CurrentTask:
     """The task whose handler is running in this thread or coroutine. Raises TandemQError outside of one."""
     task = _current.get()
+    if isinstance(task, CurrentTask):
+        return task
     if task is None:
         raise TandemQError("current_task() was called where no task is running")
-    return task
+    made = task()
+    _current.set(made)
+    return made
 
 
-def set_current(task: CurrentTask | None) -> Token[CurrentTask | None]:
+def set_current(
+    task: CurrentTask | Callable[[], CurrentTask] | None,
+) -> Token[CurrentTask | Callable[[], CurrentTask] | None]:
     """Make ``task`` the current one in this context; give the token to ``reset_current`` afterwards."""
     return _current.set(task)
 
 
-def reset_current(token: Token[CurrentTask | None]) -> None:
+def reset_current(token: Token[CurrentTask | Callable[[], CurrentTask] | None]) -> None:
     """Undo ``set_current``."""
     _current.reset(token)
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from tandemq import metrics
 from tandemq.core.clock import Clock
 from tandemq.core.codec import Encoder
 from tandemq.core.crash import crash_point
@@ -113,8 +115,9 @@ class Producer:
         return rows
 
     def close(self) -> None:
-        """Push what a caller committed just now, and end the dispatcher's thread."""
+        """Push what a caller committed just now, and end the threads."""
         self._dispatcher.close()
+        self._group.get().close()
 
     def _store(self, rows: Sequence[NewRow], connection: Transaction | None) -> list[Handle[Any]]:
         if connection is not None and _is_async(connection):
@@ -126,29 +129,37 @@ class Producer:
         done: list[Inserted] = []
         for at in range(0, len(rows), BATCH):
             try:
-                inserted = self._links.store.insert(rows[at : at + BATCH], connection=connection)
+                some = rows[at : at + BATCH]
+                inserted = self._links.store.insert(some, connection=connection)
             except Exception as bad:
                 if done:
                     bad.add_note(f"{len(done)} of {len(rows)} tasks were stored before this")
                 raise
-            self._dispatch(inserted, connection)
+            self._dispatch(some, inserted, connection)
             done += inserted
         return [Handle(row.id, row.created, self._links) for row in done]
 
     def _insert_and_push(self, rows: Sequence[NewRow]) -> Sequence[Inserted]:
         inserted = self._links.store.insert(rows)
-        self._dispatch(inserted, None)
+        self._dispatch(rows, inserted, None)
         return inserted
 
-    def _dispatch(self, inserted: Sequence[Inserted], connection: Transaction | None) -> None:
+    def _dispatch(self, rows: Sequence[NewRow], inserted: Sequence[Inserted], connection: Transaction | None) -> None:
         # An existing task found by its key was pushed by whoever made it: pushing again could only make a copy.
         entries = [Entry(row.id, Level(row.queue, row.priority), row.due_ms) for row in inserted if row.created]
         if connection is not None:
             if entries:
-                self._links.store.after_commit(connection, lambda: self._dispatcher.submit(entries))
+                kinds = _kinds(rows, inserted)
+
+                def committed() -> None:
+                    metrics.enqueued(kinds)
+                    self._dispatcher.submit(entries)
+
+                self._links.store.after_commit(connection, committed)
             return
         crash_point("enqueue.after_commit")
         self.pusher.push(entries)
+        metrics.enqueued(_kinds(rows, inserted))
 
     def _known(self, task_type: Any) -> RegisteredTask | None:
         return self._registry.get(task_type) if isinstance(task_type, str) else None
@@ -161,6 +172,11 @@ class Producer:
                     self._defaults = self._links.store.queue_defaults()
                     self._defaults_until = self._clock.monotonic() + _QUEUE_DEFAULTS_S
         return self._defaults
+
+
+def _kinds(rows: Sequence[NewRow], inserted: Sequence[Inserted]) -> Counter[tuple[str, str]]:
+    pairs = zip(rows, inserted, strict=True)
+    return Counter([(done.queue, row.task_type) for row, done in pairs if done.created])
 
 
 def _level(task: Task) -> Level:

@@ -36,7 +36,7 @@ def run(inbox: Inbox, clock: StepClock, seconds: float, times: int = 1) -> None:
         inbox.put(held(clock, 1))
         inbox.take(0)
         clock.t += seconds
-        inbox.done(0, seconds)
+        inbox.done(0)
 
 
 def test_short_tasks_are_fetched_ahead_by_hundreds():

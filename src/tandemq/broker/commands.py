@@ -18,6 +18,9 @@ def ask(client: redis.Redis, *command: str | int | float | bytes) -> Any:
 
 def ask_all(client: redis.Redis, commands: Iterable[Command]) -> list[Any]:
     """The answer of each command; the first error is raised, after all commands have run."""
+    commands = list(commands)
+    if len(commands) == 1:
+        return [ask(client, *commands[0])]
     pipe = client.pipeline(transaction=False)
     queue: Callable[..., Any] = pipe.execute_command
     for command in commands:

@@ -22,6 +22,10 @@ LEFT_OUT_S = 5.0
 #: On a cluster a pop can block on one queue only; the others are looked at this often.
 CLUSTER_BLOCK_S = 0.1
 _SHORTEST_BLOCK_S = 0.01
+#: A BRPOP that takes longer than a busy Redis needs to answer has been waiting for a push.
+_WAITED_S = 0.003
+#: How long ago a round trip may have been measured: on a link that became slow every BRPOP looks like one that waited.
+_MEASURE_AGAIN_S = 1.0
 
 
 class BadKeys:
@@ -58,6 +62,7 @@ class Popper:
         self._bad_keys = bad_keys
         self._is_cluster = False
         self._turn = 0
+        self._round_trip_s, self._measured_at = 0.0, float("-inf")
 
     def pop(self, levels: Sequence[Level], limit: int, wait_s: float) -> Popped:
         """See ``Broker.pop``."""
@@ -94,11 +99,20 @@ class Popper:
     def _pop_waiting(self, keys: Mapping[str, Level], limit: int, wait_s: float) -> Popped:
         with self._connections.use(Role.BLOCK) as client:
             block_s = f"{max(wait_s, _SHORTEST_BLOCK_S):.3f}"
+            started = self._clock.monotonic()
             answer = ask(client, "BRPOP", *keys, block_s)
             if answer is None:
                 return Popped()
             key, entry = answer
-            rest = _fill(client, key, limit - 1)
+            now = self._clock.monotonic()
+            if now - started > max(_WAITED_S, 4 * self._round_trip_s) and now - self._measured_at < _MEASURE_AGAIN_S:
+                # It had to wait, so the lists were empty: the entry is most likely alone, and its task need not wait
+                # for a round trip that finds nothing more. If it is not, the next pop takes the others.
+                rest = []
+            else:
+                rest = _fill(client, key, limit - 1)
+                self._measured_at = self._clock.monotonic()
+                self._round_trip_s = self._measured_at - now
         return _batch(keys[key.decode()], [entry, *rest])
 
     def _pop_at_once(self, keys: Mapping[str, Level], limit: int) -> Popped:

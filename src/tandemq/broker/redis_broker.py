@@ -18,6 +18,9 @@ from tandemq.core.errors import BrokerUnavailable
 from tandemq.core.task import Level
 from tandemq.core.values import PRIORITY_LABELS, QUEUE_NAME
 
+#: How long a producer takes for granted that its level is in the sets of names. A flush takes them away; the reconciler
+#: restores them as well, and the labelled levels are watched without them.
+REGISTER_AGAIN_S = 1.0
 #: Ids in one command: bounds what one call costs the server (about 1 ms).
 CHUNK = 1000
 #: Ids in one script call: Lua cannot unpack more than about 8,000.
@@ -35,7 +38,9 @@ class RedisBroker:
     def __init__(self, connections: Pools, keys: Keys, clock: Clock) -> None:
         self._connections = connections
         self._keys = keys
+        self._clock = clock
         self._breaker = Breaker(clock)
+        self._registered: dict[Level, float] = {}
         self._bad_keys = BadKeys(clock)
         self._popper = Popper(connections, keys, clock, self._bad_keys)
 
@@ -63,9 +68,14 @@ class RedisBroker:
         self._produce(level, key, commands)
 
     def _produce(self, level: Level, key: str, commands: Sequence[Command]) -> None:
-        if commands:
-            with self._breaker.guard():
-                self._write(Role.PRODUCE, key, [*self._registering([level]), *commands])
+        if not commands:
+            return
+        now = self._clock.monotonic()
+        is_known = now < self._registered.get(level, 0.0)
+        with self._breaker.guard():
+            self._write(Role.PRODUCE, key, commands if is_known else [*self._registering([level]), *commands])
+        if not is_known:
+            self._registered[level] = now + REGISTER_AGAIN_S
 
     def push_next(self, level: Level, ids: Sequence[int]) -> None:
         """See ``Broker.push_next``."""

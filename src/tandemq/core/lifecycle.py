@@ -179,6 +179,10 @@ class Succeed:
     note: str = ""
 
 
+#: The most frequent verdict: there is one a task.
+_SUCCEED = Succeed()
+
+
 @dataclass(frozen=True, slots=True)
 class RetryIn:
     """running -> pending, due in ``delay_s`` seconds of database time; the attempt stays used."""
@@ -231,7 +235,7 @@ def decide(attempt: Attempt, outcome: Outcome, policy: RetryPolicy, rng: Random)
     """The only code that says retry or bury. Pure; a raising ``when`` or backoff callable is the caller's to catch."""
     match outcome:
         case Returned(result, note):
-            return Succeed(result, note)
+            return _SUCCEED if result is None and not note else Succeed(result, note)
         case Snoozed(delay_s):
             return SnoozeIn(_bounded(delay_s))
         case Invalid(failure):

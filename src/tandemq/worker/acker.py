@@ -8,16 +8,19 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from queue import Empty, SimpleQueue
+from typing import cast
 
+from tandemq import metrics
 from tandemq.broker.protocol import Broker
 from tandemq.core.clock import Clock
 from tandemq.core.crash import crash_point
 from tandemq.core.errors import StoreUnavailable
 from tandemq.core.failure import failure
-from tandemq.core.lifecycle import Bury, Event, Release, RetryIn, Succeed, Verdict
+from tandemq.core.lifecycle import Bury, Event, Release, RetryIn, Status, Succeed, Verdict
 from tandemq.redeliver import dispatch
 from tandemq.service import Throttle
 from tandemq.store.protocol import Settled, Settlement, Store
+from tandemq.worker.arena import Batch
 from tandemq.worker.inbox import Held
 
 _log = logging.getLogger("tandemq.worker")
@@ -105,13 +108,14 @@ class Acker:
             except Empty:
                 break
             must_wait = False
-            if one is None:
+            if type(one) is tuple:
+                items.append(one)
+            elif one is None:
                 self._closed = True
                 break
-            if isinstance(one, threading.Event):
-                self._marks.append(one)
+            else:
+                self._marks.append(cast(threading.Event, one))
                 break  # everything before it is in hand
-            items.append(one)
         return items
 
     def wait_empty(self, timeout_s: float | None) -> bool:
@@ -126,39 +130,43 @@ class Acker:
 
     def _flush(self, items: list[Item], *, again: bool = False) -> list[Item]:
         """Write one group; returns what has to be sent again."""
-        ids_of: dict[int, set[int]] = {}
-        for held, _ in items:
-            ids_of.setdefault(held.lease.token, set()).add(held.lease.id)
-        batches = {held.lease.token: held.batch for held, _ in items}
-        closing = [token for token, batch in batches.items() if batch.unsettled <= ids_of[token]]
+        started = self._clock.monotonic()
+        groups: dict[Batch, list[int]] = {}
+        settlements = []
+        last, ids = None, list[int]()
+        for (lease, batch), verdict in items:
+            if batch is not last:
+                last, ids = batch, groups.setdefault(batch, [])
+            ids.append(lease.id)
+            settlements.append(Settlement(lease, verdict))
+        closing = [batch.token for batch, ids in groups.items() if batch.unsettled.issubset(ids)]
         try:
-            settled = self._store.finish(
-                [Settlement(held.lease, verdict) for held, verdict in items],
-                closing=closing,
-                worker_id=self._worker_id,
-                again=again,
-            )
+            settled = self._store.finish(settlements, closing=closing, worker_id=self._worker_id, again=again)
         except StoreUnavailable as away:
             self._say(logging.WARNING, "store", f"the database is away, {len(items)} results are kept: {away}")
             self._away = True
             return items
         except Exception as broken:
             return self._isolate(items, broken)
-        self._on_answer(self._clock.monotonic())
+        now = self._clock.monotonic()
+        self._on_answer(now)
+        metrics.finished(_outcomes(items, settled), now - started)
         crash_point("finish.after_commit")
-        self._settled(items, settled)
         locked = set(settled.locked)
+        for batch, ids in groups.items():
+            batch.settle([i for i in ids if i not in locked] if locked else ids)
+            if not batch.unsettled:
+                batch.close()
+        if settled.succeeded:
+            return []
+        self._follow(items, settled)
         return [item for item in items if item[0].lease.id in locked]
 
-    def _settled(self, items: list[Item], settled: Settled) -> None:
-        locked = set(settled.locked)
-        for held, _ in items:
-            if held.lease.id not in locked:
-                held.batch.settle([held.lease.id])
-                if not held.batch.unsettled:
-                    held.batch.close()
+    def _follow(self, items: list[Item], settled: Settled) -> None:
+        """What comes after the commit: log, push, hooks."""
         if settled.fenced:
             self.fenced += len(settled.fenced)
+            metrics.fenced(len(settled.fenced))
             for task_id in settled.fenced:
                 self._say(logging.WARNING, "fenced", f"task {task_id}: its lease was lost, the late result is refused")
         if any(move.event is Event.RETRY for move in settled.moved):
@@ -183,6 +191,29 @@ class Acker:
                 raise broken  # ends the process; its supervisor judges what it held
             return items
         return self._flush([(held, minimal)])
+
+
+def _outcomes(items: list[Item], settled: Settled) -> Counter[tuple[str, str, str]]:
+    """What became of them by (queue, type, outcome), for the metrics; retries are counted by attempt here as well."""
+    if settled.succeeded:
+        done = Status.SUCCEEDED.value
+        return Counter([(lease.queue, lease.task_type, done) for lease in settled.succeeded])
+    retried = {held.lease.id for held, verdict in items if isinstance(verdict, RetryIn)}
+    counts: Counter[tuple[str, str, str]] = Counter()
+    again: Counter[tuple[str, int]] = Counter()
+    for move in settled.moved:
+        outcome = move.status.value
+        if move.status is Status.PENDING:
+            is_retry = move.event is Event.RETRY and move.id in retried
+            outcome = "retried" if is_retry else "released"
+            if is_retry:
+                again[move.task_type, move.attempt] += 1
+        counts[move.level.queue, move.task_type, outcome] += 1
+    if again:
+        metrics.retried(again)
+    if buried := Counter([(m.task_type, m.dead_reason) for m in settled.moved if m.dead_reason]):
+        metrics.dead(buried)
+    return counts
 
 
 def _minimal(verdict: Verdict) -> Verdict:

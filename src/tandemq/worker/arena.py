@@ -200,7 +200,8 @@ class Batch:
         It must not when the conservative deadline has passed, the lease is lost or a cancel is asked for.
         """
         at = self._at[task_id]
-        if now >= self.deadline or self.lost or self.cancel_asked(task_id):
+        _, _, _, deadline, lost, _ = _HEADER.unpack_from(self._map, self._base)
+        if now >= deadline or lost or _U32.unpack_from(self._map, at + _CANCEL)[0]:
             return False
         _RECORD.pack_into(self._map, at, task_id, State.BEGUN, 0, now, limit_s or NO_LIMIT)
         # A cancel written between the test and the pack is overwritten; the supervisor's next beat repeats it.
@@ -214,8 +215,9 @@ class Batch:
 
     def settle(self, task_ids: Sequence[int]) -> None:
         """The database has answered for these."""
+        settled = int(State.SETTLED)
         for task_id in task_ids:
-            _U32.pack_into(self._map, self._at[task_id] + _STATE, State.SETTLED)
+            _U32.pack_into(self._map, self._at[task_id] + _STATE, settled)
         self.unsettled.difference_update(task_ids)
 
     def close(self) -> None:

@@ -37,6 +37,9 @@ from tandemq.worker.limits import TimeLimits
 
 LONGEST_LIMIT_S = 100 * 366 * 86_400.0
 _NOT_GIVEN = object()
+#: A handler that returned nothing, and what a success is judged by: one of each, since there is one a task.
+_NOTHING = Returned(None)
+_ANY, _ANY_POLICY = Attempt(1, 0), RetryPolicy()
 
 
 class AsyncLoop:
@@ -100,6 +103,8 @@ class Executor:
         """
         task = self._registry.get(lease.task_type)
         limit = task.timeout_s if task is not None else DEFAULT_TIMEOUT_S
+        if not lease.options:
+            return limit
         given = _options(lease).get("timeout", _NOT_GIVEN)
         if given is None:
             return None
@@ -111,17 +116,22 @@ class Executor:
         task = self._registry.get(lease.task_type)
         if task is None:  # the claim asked for known types only; the module was reloaded under us
             return Invalid(failure.failure("UnknownTask", f"no task {lease.task_type!r} is registered here"))
-        deadline = None if limit_s is None else self._clock.now() + timedelta(seconds=limit_s)
-        current = CurrentTask(
-            lease.id, lease.queue, lease.task_type, lease.attempt, lease.max_retries, lease.fence, lease.token,
-            deadline, is_cancelled,
-        )  # fmt: skip
+        started = self._clock.monotonic()
+
+        def current() -> CurrentTask:
+            left_s = None if limit_s is None else limit_s - (self._clock.monotonic() - started)
+            deadline = None if left_s is None else self._clock.now() + timedelta(seconds=left_s)
+            return CurrentTask(
+                lease.id, lease.queue, lease.task_type, lease.attempt, lease.max_retries, lease.fence, lease.token,
+                deadline, is_cancelled,
+            )  # fmt: skip
+
         reset = set_current(current)
         try:
             crash_point("run.before_handler")
-            value = self._limits.call(lambda: self._call(task, lease, limit_s), None if task.is_async else limit_s)
+            value = self._limits.call(self._call, None if task.is_async else limit_s, task, lease, limit_s)
             crash_point("run.after_handler")
-            return self._returned(value)
+            return _NOTHING if value is None else self._returned(value)
         except BaseException as exc:  # the one place where a handler's exception ends
             return _judged(exc, limit_s)
         finally:
@@ -137,8 +147,6 @@ class Executor:
         return self._loop.run(_limited(value, limit_s)) if task.is_async else value
 
     def _returned(self, value: Any) -> Returned:
-        if value is None:
-            return Returned(None)
         try:
             text = codec.encode(value, "result", self._encoder)
         except (InvalidTask, RecursionError) as bad:
@@ -152,6 +160,8 @@ class Executor:
 
     def verdict(self, lease: Lease, outcome: Outcome) -> Verdict:
         """``decide`` with the task's policy; a policy callable that raises is replaced by the default policy."""
+        if outcome is _NOTHING:
+            return decide(_ANY, outcome, _ANY_POLICY, self._rng)
         attempt = Attempt(lease.attempt, lease.max_retries)
         try:
             return decide(attempt, outcome, self._policy(lease), self._rng)
@@ -233,8 +243,6 @@ def _delay(delay: Any) -> float | None:
 
 
 def _options(lease: Lease) -> dict[str, Any]:
-    if not lease.options:
-        return {}
     try:
         value = codec.decode(lease.options)
     except (ValueError, RecursionError):

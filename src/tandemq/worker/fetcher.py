@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tandemq import metrics
 from tandemq.broker.protocol import Broker
 from tandemq.core.clock import Clock
 from tandemq.core.crash import crash_point
@@ -142,6 +143,7 @@ class Fetcher:
             self._put_back(level, ids)
             self._pause(SHORT_BLOCK_S)
             return
+        sent_at = self._clock.monotonic()
         try:
             claimed = self._store.claim(
                 ids,
@@ -159,6 +161,7 @@ class Fetcher:
         except Exception as unknown:  # whatever it was, the claim may have been committed
             self._recover(batch, level, ids, unknown)
             return
+        took_s = self._clock.monotonic() - sent_at
         crash_point("claim.after_commit")
         batch.held([lease.id for lease in claimed.leases])
         if not claimed.leases:
@@ -172,11 +175,14 @@ class Fetcher:
                 self._acker.add(one, Release())
         else:
             self._inbox.put(held)
-        self._drop(claimed)
+        if claimed.leases:  # counted when the tasks can start
+            metrics.claimed(Counter([(lease.queue, lease.task_type) for lease in claimed.leases]), took_s)
+        self._drop(claimed, level)
         self._send_back(claimed)
 
-    def _drop(self, claimed: Claimed) -> None:
+    def _drop(self, claimed: Claimed, level: Level) -> None:
         if claimed.dropped:
+            metrics.dropped(level.queue, len(claimed.dropped))
             self.dropped += len(claimed.dropped)
             self._say(
                 logging.DEBUG, "dropped", f"{self.dropped} popped ids were no longer pending, e.g. {claimed.dropped[0]}"
@@ -223,6 +229,7 @@ class Fetcher:
         except BrokerUnavailable as away:
             self._say(logging.WARNING, "redis", f"Redis is away, the reconciler will push these ids later: {away}")
         if claimed.ended:
+            metrics.dead(Counter([(row.task_type, row.reason) for row in claimed.ended]))
             self._on_ended(claimed.ended)
 
     def _put_back(self, level: Level, ids: list[int]) -> None:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
+from typing import NamedTuple
 
 from tandemq.core.clock import Clock
 from tandemq.core.task import Lease
@@ -25,8 +26,7 @@ _WEIGHT = 0.1
 _FLOOR_S = 0.0002
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(NamedTuple):
     """A lease in this process's hands, and its batch."""
 
     lease: Lease
@@ -52,6 +52,7 @@ class Inbox:
         self._slots, self._clock = slots, clock
         self._waiting: SimpleQueue[Held | None] = SimpleQueue()
         self._busy = [False] * slots
+        self._taken = [0.0] * slots
         self._runs = [0] * slots
         self._mean_s: float | None = None
         self._last_done = self._last_taken = float("-inf")
@@ -66,15 +67,17 @@ class Inbox:
     def take(self, slot: int) -> Held | None:
         """The next task for a slot, waiting for one; None when closed. The slot counts as busy until ``done``."""
         held = self._waiting.get()
-        self._last_taken = self._clock.monotonic()  # before busy: else a moment looks like "busy for long"
+        now = self._clock.monotonic()
+        self._last_taken = self._taken[slot] = now  # before busy: else a moment looks like "busy for long"
         self._busy[slot] = held is not None
         return held
 
-    def done(self, slot: int, run_s: float) -> None:
-        """The slot is free again; ``run_s`` is how long its task took."""
+    def done(self, slot: int) -> None:
+        """The slot is free again."""
         self._busy[slot] = False
         self._runs[slot] += 1
-        self._last_done = self._clock.monotonic()
+        self._last_done = now = self._clock.monotonic()
+        run_s = now - self._taken[slot]
         mean = self._mean_s
         self._mean_s = run_s if mean is None else mean + _WEIGHT * (run_s - mean)
         if not self._freed.is_set():

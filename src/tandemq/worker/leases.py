@@ -18,7 +18,7 @@ from tandemq.core.lifecycle import Attempt, Event, Interrupted, Lost, Outcome, T
 from tandemq.core.retry import policy_of
 from tandemq.core.settings import Settings
 from tandemq.core.task import Lease
-from tandemq.redeliver import dispatch
+from tandemq.redeliver import count, dispatch
 from tandemq.service import Throttle
 from tandemq.store.protocol import Moved, Store, WorkerRecord
 from tandemq.worker.arena import Phase, Snapshot, State, begin_within_s
@@ -210,6 +210,7 @@ class LeaseEnder:
         )
         if settled is None:
             return True
+        count(settled.moved)
         dispatch(self._broker, settled.moved)
         buried = [move for move in settled.moved if move.event is Event.BURY]
         if buried:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from tandemq.core.clock import Clock
@@ -17,6 +19,7 @@ from tandemq.core.errors import TaskTimeout
 
 #: After the limit, before the process is replaced.
 OVERRUN_S = 5.0
+_NEVER = float("inf")
 
 
 def _set_async_exc(thread_id: int, exc: type[BaseException] | None) -> None:
@@ -25,12 +28,19 @@ def _set_async_exc(thread_id: int, exc: type[BaseException] | None) -> None:
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), value)
 
 
+class _Watch(threading.local):
+    """One per thread, used again for every call: ``due`` is infinite while nothing of the thread is limited."""
+
+    def __init__(self, entries: list[_Entry]) -> None:
+        self.entry = _Entry(threading.get_ident())
+        entries.append(self.entry)
+
+
 @dataclass(slots=True)
-class _Watch:
+class _Entry:
     thread_id: int
-    due: float
+    due: float = _NEVER
     fired: bool = False
-    done: bool = False
     # A bare lock: entering it is one C call, so a TaskTimeout cannot fall between taking it and the body.
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -40,71 +50,74 @@ class TimeLimits:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._watched: dict[int, _Watch] = {}
-        self._wake = threading.Event()
+        self._entries: list[_Entry] = []
+        self._mine = _Watch(self._entries)
+        # Not an Event: its lock is taken in Python code, where a TaskTimeout could fall and leave it taken for ever.
+        self._wake: SimpleQueue[None] = SimpleQueue()
         self._start = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._next_due = float("inf")
+        self._next_due = _NEVER
         self._stopped = False
 
-    def call(self, fn: Callable[[], Any], limit_s: float | None) -> Any:
-        """Run ``fn`` here; TaskTimeout if it takes longer. No TaskTimeout is ever raised after this returned."""
+    def call(self, fn: Callable[..., Any], limit_s: float | None, *args: Any) -> Any:
+        """Run ``fn(*args)`` here; TaskTimeout if it takes longer. None is ever raised after this returned."""
         if limit_s is None:
-            return fn()
-        watch = self._watch(limit_s)
-        try:
-            return fn()
-        finally:
-            _unwatch(watch)
-            self._watched.pop(id(watch), None)
-
-    def _watch(self, limit_s: float) -> _Watch:
-        watch = _Watch(threading.get_ident(), self._clock.monotonic() + limit_s)
-        self._watched[id(watch)] = watch
+            return fn(*args)
+        entry = self._mine.entry
         if self._thread is None:
-            with self._start:
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._run, name="tandemq-time-limits", daemon=True)
-                    self._thread.start()
-        if watch.due < self._next_due:
-            self._wake.set()
-        return watch
+            self._start_watching()  # before anything can be raised here
+        try:
+            due = self._clock.monotonic() + limit_s
+            entry.due = due
+            entry.fired = False  # a TaskTimeout that hit the very end of the last call has left it set
+            if due < self._next_due:
+                self._wake.put(None)
+            return fn(*args)
+        finally:
+            _close(entry)
+
+    def _start_watching(self) -> None:
+        with self._start:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="tandemq-time-limits", daemon=True)
+                self._thread.start()
 
     def stop(self) -> None:
         """End the watching thread."""
         self._stopped = True
-        self._wake.set()
+        self._wake.put(None)
 
     def _run(self) -> None:
         while not self._stopped:
-            self._wake.clear()
-            self._next_due = float("inf")  # whoever registers from here on wakes this thread
+            self._next_due = _NEVER  # whoever is limited from here on wakes this thread
             now = self._clock.monotonic()
-            watched = list(self._watched.values())
-            for watch in watched:
-                if watch.due <= now:
-                    self._fire(watch)
-            due = min((w.due for w in watched if not w.fired), default=float("inf"))
+            entries = list(self._entries)
+            for entry in entries:
+                if entry.due <= now:
+                    _fire(entry, now)
+            due = min([e.due for e in entries if not e.fired], default=_NEVER)
             self._next_due = due
-            self._wake.wait(None if due == float("inf") else max(0.0, due - now))
-
-    def _fire(self, watch: _Watch) -> None:
-        with watch.lock:
-            if not watch.done and not watch.fired:
-                watch.fired = True
-                _set_async_exc(watch.thread_id, TaskTimeout)
-        self._watched.pop(id(watch), None)
+            with suppress(Empty):
+                self._wake.get(timeout=None if due == _NEVER else max(0.0, due - now))
 
 
-def _unwatch(watch: _Watch) -> None:
+def _fire(entry: _Entry, now: float) -> None:
+    with entry.lock:
+        if entry.due <= now and not entry.fired:
+            entry.fired = True
+            _set_async_exc(entry.thread_id, TaskTimeout)
+
+
+def _close(entry: _Entry) -> None:
     # A TaskTimeout that is on its way can hit any bytecode here; go on until the entry is closed, then take back one
     # that was set but not delivered. The handler has returned: its result stands.
     while True:
         try:
-            with watch.lock:
-                watch.done = True
-            if watch.fired:
-                _set_async_exc(watch.thread_id, None)
+            with entry.lock:
+                entry.due = _NEVER
+            if entry.fired:
+                _set_async_exc(entry.thread_id, None)
+                entry.fired = False
             return
         except TaskTimeout:
             continue
