@@ -68,6 +68,11 @@ class Settings:
             raise ConfigurationError("; ".join(faults))
         return settings
 
+    def environ(self) -> dict[str, str]:
+        """The variables from which ``load`` makes the same settings, secrets included: for a process to be started."""
+        values = {f.metadata["var"]: getattr(self, f.name) for f in fields(self)}
+        return {name: str(int(value) if isinstance(value, bool) else value) for name, value in values.items()}
+
     @property
     def is_embedded(self) -> bool:
         """No URL given: SQLite and a Redis look-alike in ``data_dir``."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from tandemq.core.codec import decode
 from tandemq.core.lifecycle import Status
+from tandemq.core.percentile import percentile
 from tandemq.core.printable import printable, when
 from tandemq.core.task import Task
 from tandemq.demo.measure import Measure, is_flaky
@@ -89,11 +89,6 @@ class Outcome:
 def name_of(task: Task) -> str:
     """The file a task is about."""
     return str(decode(task.payload)["name"])
-
-
-def percentile(ordered: Sequence[float], share: float) -> float:
-    """Nearest rank; 0 of nothing."""
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
 
 
 def summary(outcome: Outcome, direct: Count) -> Iterator[str]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +24,7 @@ from tandemq.demo.measure import DoesNotParse, measure
 from tandemq.demo.tasks import NAMESPACE, TABLE_PREFIX, TASK_TYPE, build
 from tandemq.store.migrate import migrate
 from tandemq.store.protocol import Filter
+from tandemq.workerprocess import WorkerProcess
 
 PROCESSES, SLOTS = 2, 4
 BATCH = 1000
@@ -55,11 +54,7 @@ class Demo:
 
     def __init__(self, app: TandemQ, environ: Mapping[str, str], scratch: Path, clock: Clock) -> None:
         self._app, self._scratch, self._clock = app, scratch, clock
-        # The workers must find this very package, also when it runs from a source tree.
-        path = [str(Path(tandemq.__file__).parents[1]), environ.get("PYTHONPATH", "")]
-        self._environ = {**environ, "PYTHONPATH": os.pathsep.join(p for p in path if p)}
-        if app.settings.is_embedded:
-            self._environ["TANDEMQ_DATA_DIR"] = app.settings.data_dir
+        self._environ = environ
 
     def run(self) -> int:
         """All of it; DemoFailed when the totals differ or a task did not end."""
@@ -105,23 +100,23 @@ class Demo:
 
     def _work(self, *flags: str, bar: Any = None) -> None:
         """Real workers in processes of their own, until nothing is left to do."""
-        log = self._scratch / "worker.log"
-        command = [sys.executable, "-m", "tandemq", "-A", "tandemq.demo:app", "worker", "--burst", *flags]
-        with log.open("ab") as out, _ended(subprocess.Popen(command, stdout=out, stderr=out, env=self._environ)) as it:
+        worker = WorkerProcess(
+            "tandemq.demo:app", self._app.settings, self._environ, self._scratch / "worker.log", "--burst", *flags
+        )
+        with worker:
             deadline = self._clock.monotonic() + LONGEST_RUN_S
-            shown = 0
-            while it.poll() is None:
+            shown, code = 0, None
+            while code is None:
                 if self._clock.monotonic() > deadline:
-                    raise DemoFailed(f"the workers had not ended after {LONGEST_RUN_S:.0f} s: {_tail(log)}")
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    it.wait(POLL_S)
+                    raise DemoFailed(f"the workers had not ended after {LONGEST_RUN_S:.0f} s: {worker.tail()}")
+                code = worker.wait(POLL_S)
                 if bar is not None:
                     ended = self._app.stats()["ended"]
                     done = ended["succeeded"] + ended["dead"]
                     bar.update(done - shown)
                     shown = done
-            if it.returncode:
-                raise DemoFailed(f"the workers ended with exit code {it.returncode}: {_tail(log)}")
+            if code:
+                raise DemoFailed(f"the workers ended with exit code {code}: {worker.tail()}")
 
     def _tasks(self) -> Iterator[Task]:
         after = None
@@ -171,23 +166,3 @@ def _count(files: Sequence[SourceFile], bar: Any) -> report.Count:
             count.broken[file.name] = str(bad)
         bar.update(1)
     return count
-
-
-@contextlib.contextmanager
-def _ended(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    """The process is gone afterwards, however the block was left."""
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.terminate()
-            try:
-                process.wait(15)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
-def _tail(log: Path) -> str:
-    lines = log.read_text(errors="replace").strip().splitlines()
-    return " / ".join(lines[-3:]) or "nothing was logged"
