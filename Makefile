@@ -3,15 +3,17 @@
 SHELL = /bin/sh
 export PYTHON
 
-.PHONY: help demo test scenarios bench check clean
+.PHONY: help demo test test-fast scenarios bench bench-scale check clean
 
 help:
 	@echo 'make demo       run the queue on real input, no server needed (at most a minute)'
 	@echo '                DATABASE_URL=mysql+pymysql://... REDIS_URL=redis://... runs it on real servers'
 	@echo 'make test       everything that is checked, on real servers that it provides (at most ten minutes)'
+	@echo 'make test-fast  all tests once more on mysqlclient and hiredis (tandemq[fast]), which it builds in .venv-fast'
 	@echo 'make check      the quick part of it: lint, types, tests without servers'
 	@echo 'make scenarios  the field scenarios at their full size'
 	@echo 'make bench      measure tandemq beside its ceiling and other queues (ARGS=--quick: 3 minutes, no peers)'
+	@echo 'make bench-scale  with millions of finished and of waiting rows, and memory over a million tasks'
 	@echo 'make clean      remove what the above made'
 
 .venv/.embedded: pyproject.toml dev/make_venv.sh
@@ -33,6 +35,9 @@ demo: .venv/.embedded
 test: .venv/.dev
 	@sh dev/run_tests.sh
 
+test-fast:
+	@sh dev/run_tests.sh --fast
+
 scenarios: .venv/.dev
 	@sh dev/provide_servers.sh
 	@TANDEMQ_SCENARIOS=full .venv/bin/pytest -q tests/scenarios
@@ -40,6 +45,10 @@ scenarios: .venv/.dev
 bench: .venv/.dev
 	@sh dev/provide_servers.sh
 	@.venv/bin/python -m benchmarks $(ARGS)
+
+bench-scale: .venv/.dev
+	@sh dev/provide_servers.sh
+	@.venv/bin/python -m benchmarks.scale $(ARGS)
 
 check: .venv/.dev
 	@.venv/bin/ruff check .
@@ -49,5 +58,5 @@ check: .venv/.dev
 	@.venv/bin/pytest -q -m 'not servers' tests/unit tests/contract
 
 clean:
-	rm -rf .venv .cache .tandemq build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-fast .cache .tandemq build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -6,7 +6,6 @@
 set -u
 cd "$(dirname "$0")/.." || exit
 root=.cache/servers/root
-export DEBIAN_FRONTEND=noninteractive
 
 has() {
     for name in "$@"; do
@@ -20,24 +19,6 @@ has() {
 lacking() {
     [ -n "${TANDEMQ_TEST_REDIS_URL:-}" ] || has redis-server || printf 'redis-server '
     [ -n "${TANDEMQ_TEST_DATABASE_URL:-}" ] || has mariadbd mysqld || printf 'mariadb-server '
-}
-
-install_as_root() {
-    echo "installing $* (apt-get install --no-remove; their services are not started)"
-    policy=''
-    if [ ! -e /usr/sbin/policy-rc.d ]; then
-        policy=/usr/sbin/policy-rc.d
-        printf '#!/bin/sh\nexit 101\n' >"$policy" && chmod 755 "$policy"
-        trap 'rm -f "$policy"' EXIT INT TERM
-    fi
-    # shellcheck disable=SC2086 # $log is one word
-    log=.cache/servers/apt.log
-    { apt-get update && apt-get install -y --no-remove --no-install-recommends "$@"; } >"$log" 2>&1 </dev/null
-    code=$?
-    [ -z "$policy" ] || rm -f "$policy"
-    trap - EXIT INT TERM
-    [ $code -eq 0 ] || { echo "apt-get failed:"; tail -n 3 "$log"; }
-    return $code
 }
 
 unpack_without_root() {
@@ -67,7 +48,7 @@ missing=$(lacking)
 mkdir -p .cache/servers
 if command -v apt-get >/dev/null 2>&1; then
     # shellcheck disable=SC2086 # a list of packages
-    [ "$(id -u)" -ne 0 ] || install_as_root $missing
+    [ "$(id -u)" -ne 0 ] || sh dev/install_as_root.sh $missing
     missing=$(lacking)
     # shellcheck disable=SC2086
     [ -z "$missing" ] || unpack_without_root $missing

@@ -20,6 +20,9 @@ import pymysql
 from tests.servers.process import Server, base_folder
 from tests.servers.programs import CACHE, UNPACKED, environment, need
 
+#: TANDEMQ_TEST_DRIVER=mysqldb runs the whole suite on mysqlclient.
+DRIVER = os.environ.get("TANDEMQ_TEST_DRIVER", "pymysql")
+
 
 class MySQLServer(Server):
     """A private mariadbd (or mysqld); ``options`` are further command line options."""
@@ -61,7 +64,7 @@ class MySQLServer(Server):
 
     def url(self, database: str = "") -> str:
         """SQLAlchemy URL of a database of this server."""
-        return f"mysql+pymysql://root@127.0.0.1:{self.port}/{database}"
+        return f"mysql+{DRIVER}://root@127.0.0.1:{self.port}/{database}"
 
     @property
     def login(self) -> dict[str, Any]:
@@ -122,7 +125,8 @@ class ExternalMySQL(MySQLServer):
 
     def url(self, database: str = "") -> str:
         """See ``MySQLServer``."""
-        return self.parts._replace(path=f"/{database}").geturl()
+        scheme = f"mysql+{DRIVER}" if "TANDEMQ_TEST_DRIVER" in os.environ else self.parts.scheme
+        return self.parts._replace(scheme=scheme, path=f"/{database}").geturl()
 
     @property
     def login(self) -> dict[str, Any]:
