@@ -10,15 +10,18 @@ from collections.abc import Mapping, Sequence
 FIGURES = {
     "drain": ("drain /s", True),
     "single": ("1 thread /s", True),
-    "threads": ("32 threads /s", True),
+    "threads": ("32 at once /s", True),
     "bulk": ("bulk /s", True),
     "p50_ms": ("p50 ms", False),
     "p99_ms": ("p99 ms", False),
-    "bytes": ("bytes/task", False),
+    "redis_bytes": ("Redis bytes/task", False),
+    "disk_bytes": ("disk bytes/task", False),
     "cpu_single": ("CPU s/1000, single", False),
     "cpu_bulk": ("CPU s/1000, bulk", False),
 }
+BASE, CEILING = "tandemq", "ceiling"
 Result = Mapping[str, float | None]
+Results = Mapping[str, Result]
 
 
 def percentile(values: Sequence[float], q: float) -> float:
@@ -44,13 +47,14 @@ def ratio(value: float | None, base: float | None) -> float | None:
 
 
 def short(value: float | None) -> str:
+    """Three significant digits; thousands in full."""
     if value is None:
         return "-"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def table(results: Mapping[str, Result], base: str = "tandemq") -> str:
-    """A Markdown table; under each figure its multiple of the base's."""
+def table(results: Results, base: str = BASE) -> str:
+    """A Markdown table; beside each figure its multiple of the base's."""
     head = ["side", *(heading for heading, _ in FIGURES.values())]
     lines = [head, ["---"] * len(head)]
     for side, result in results.items():
@@ -63,15 +67,26 @@ def table(results: Mapping[str, Result], base: str = "tandemq") -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def losses(results: Mapping[str, Result], base: str = "tandemq") -> list[str]:
+def losses(results: Results, base: str = BASE) -> list[str]:
     """Every figure in which another side (the ceiling is none) is ahead of the base."""
     found = []
     for name, (heading, more_is_better) in FIGURES.items():
         mine = results[base].get(name)
         for side, result in results.items():
             theirs = result.get(name)
-            if side in {base, "ceiling"} or mine is None or theirs is None:
+            if side in {base, CEILING} or mine is None or theirs is None:
                 continue
             if (theirs > mine) if more_is_better else (theirs < mine):
                 found.append(f"{heading}: {side} {short(theirs)}, {base} {short(mine)}")
     return found
+
+
+def cheapest_cpu(result: Result) -> float | None:
+    """CPU per 1,000 tasks by the cheapest way that the side has to enqueue."""
+    values = [value for name in ("cpu_single", "cpu_bulk") if (value := result.get(name)) is not None]
+    return min(values, default=None)
+
+
+def peers(results: Results) -> dict[str, Result]:
+    """All sides but tandemq and its ceiling."""
+    return {side: result for side, result in results.items() if side not in {BASE, CEILING}}

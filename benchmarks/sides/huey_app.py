@@ -1,6 +1,6 @@
-"""Huey on Redis: BRPOP instead of polling, no results kept; consumer with 2 processes, no periodic tasks.
+"""Huey on Redis: BRPOP instead of polling, no results kept; 2 consumers of 4 threads each, no periodic tasks.
 
-A consumer of 2 processes runs 2 tasks at a time. Huey pops a task before it runs it: killed then, the task is lost.
+Huey pops a task before it runs it: killed then, the task is lost.
 It has no bulk enqueue.
 """
 

@@ -1,0 +1,1 @@
+"""``make bench-scale``: does tandemq stay as fast with millions of rows, and its processes as small?"""
