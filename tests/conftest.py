@@ -13,14 +13,20 @@ from tandemq.core.settings import Settings
 from tests import servers
 from tests.probe import Probe
 from tests.servers import ExternalMySQL, ExternalRedis, MySQLServer, RedisServer
+from tests.weather import Weather
 
 SERVER_FIXTURES = {"mysql_server", "redis_server", "own_mysql", "own_redis"}
+UNIT = Path(__file__).parent / "unit"
+#: What starts processes or servers may take this long on a busy machine; unit tests keep the limit of pyproject.toml.
+PATIENCE_S = 400
 _numbers = itertools.count(1)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what needs servers (so that ``-m "not servers"`` is the rest), and refuse to start without them."""
+    """Mark what needs servers (so that ``-m "not servers"`` is the rest); give time to all that is no unit test."""
     for item in items:
+        if item.get_closest_marker("timeout") is None and not item.path.is_relative_to(UNIT):
+            item.add_marker(pytest.mark.timeout(PATIENCE_S))
         if SERVER_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker("servers")
 
@@ -137,3 +143,21 @@ def env(settings_for: Callable[..., Settings], mysql_url: str, redis_url: str) -
 def probe(tmp_path: Path) -> Probe:
     """The judge of what ran: see ``tests.probe``. Its path reaches subprocesses as TANDEMQ_TEST_PROBE."""
     return Probe(tmp_path / "probe")
+
+
+@pytest.fixture
+def weather(mysql_server: MySQLServer) -> Iterator[Weather]:
+    """How slow this machine and its MySQL's disk are while the test runs: see ``tests.weather``."""
+    name = mysql_server.create_database()
+    mysql_server.sql("CREATE TABLE weather (n BIGINT NOT NULL) ENGINE=InnoDB", database=name)
+    mysql_server.sql("INSERT INTO weather VALUES (0)", database=name)
+    connection = mysql_server.connect(name)
+
+    def commit() -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("UPDATE weather SET n = n + 1")
+
+    with Weather(commit) as made:
+        yield made
+    connection.close()
+    mysql_server.drop_database(name)

@@ -11,7 +11,7 @@ Threads of its own, no dependency. Faults are armed while connections stand::
     proxy.refuse = True            # new connections are reset
 
 A pattern is matched anywhere in what the client sends, ignoring case ("autocommit" holds "commit": arm after
-connecting). ``proxy.hits`` counts how often an armed fault has struck.
+connecting). ``proxy.hits`` counts how often an armed fault has struck, ``proxy.struck[pattern]`` one of them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import contextlib
 import socket
 import struct
 import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -60,6 +61,7 @@ class Proxy:
         self.target = (host, port)
         self.refuse = False
         self.hits = 0
+        self.struck: Counter[bytes] = Counter()
         self.connections = 0
         self._faults: list[_Fault] = []
         self._links: set[_Link] = set()
@@ -178,6 +180,7 @@ class Proxy:
                 if fault.pattern in piece.lower():
                     fault.times -= 1
                     self.hits += 1
+                    self.struck[fault.pattern] += 1
                     if fault.times <= 0:
                         self._faults.remove(fault)
                     return fault

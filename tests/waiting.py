@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 def eventually(
     predicate: Callable[[], T],
-    timeout_s: float = 10.0,
+    timeout_s: float = 30.0,
     message: str | Callable[[], object] = "",
     *,
     every_s: float = 0.02,

@@ -69,7 +69,8 @@ class Worker:
         os.killpg(self.pid, signal.SIGKILL)
         self.process.wait()
 
-    def wait(self, timeout_s: float = 60.0) -> int:
+    def wait(self, timeout_s: float = 90.0) -> int:
+        """Its exit code, once it has ended."""
         try:
             return self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -78,7 +79,7 @@ class Worker:
     def text(self) -> str:
         return self.log.read_text(errors="replace")
 
-    def ready(self, timeout_s: float = 20.0) -> Worker:
+    def ready(self, timeout_s: float = 60.0) -> Worker:
         """Wait until it says that it has started."""
         eventually(lambda: " starts: " in self.text(), timeout_s, self.text)
         eventually(self.children, timeout_s, self.text)
@@ -115,7 +116,7 @@ class Bench:
         self.workers.append(worker)
         return worker
 
-    def burst(self, *arguments: str, timeout_s: float = 60.0) -> Worker:
+    def burst(self, *arguments: str, timeout_s: float = 100.0) -> Worker:
         """Run a worker until nothing is left."""
         worker = self.worker("--burst", *arguments)
         assert worker.wait(timeout_s) == 0, worker.text()[-4000:]
@@ -136,7 +137,7 @@ class Bench:
             found[status] = found.get(status, 0) + 1
         return found
 
-    def ended(self, ids: list[int], timeout_s: float = 30.0) -> dict[str, int]:
+    def ended(self, ids: list[int], timeout_s: float = 90.0) -> dict[str, int]:
         """Wait until all of these have ended."""
 
         def look() -> bool:

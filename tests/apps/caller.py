@@ -62,7 +62,7 @@ def forever_with(owner: sa.Connection | Session) -> None:
 
 
 async def obey_async(count: int) -> None:
-    engine = create_async_engine(URL.replace("mysql+pymysql", "mysql+asyncmy"))
+    engine = create_async_engine(URL.replace("pymysql", "asyncmy").replace("mysqldb", "asyncmy"))
     async with AsyncSession(engine) as session:
         while True:
             await session.execute(sa.text("SELECT COUNT(*) FROM orders"))
@@ -84,7 +84,7 @@ async def obey_async(count: int) -> None:
 
 
 async def forever_async() -> None:
-    engine = create_async_engine(URL.replace("mysql+pymysql", "mysql+asyncmy"))
+    engine = create_async_engine(URL.replace("pymysql", "asyncmy").replace("mysqldb", "asyncmy"))
     async with AsyncSession(engine) as session:
         for n in itertools.count():
             handle = await noop.using(connection=session).aenqueue(n)

@@ -31,11 +31,12 @@ def sleep(seconds: float) -> str:
 
 
 @app.task(name="hold", retry=QUICK)
-def hold(until: str) -> None:
+def hold(until: str) -> str:
     """Keeps its slot until this file exists, so that a test decides how long."""
     with probe.running():
         while not os.path.exists(until):  # noqa: PTH110 - a test's file
             time.sleep(0.005)
+    return "held"
 
 
 @app.task(name="asleep", retry=QUICK)
@@ -141,9 +142,9 @@ def forker() -> None:
     """Leaves a process behind that holds every descriptor this one has."""
     probe.start()
     if os.fork() == 0:
-        time.sleep(30)
+        time.sleep(90)
         os._exit(0)
-    time.sleep(60)
+    time.sleep(90)
 
 
 @app.task(name="stdin", retry=QUICK)

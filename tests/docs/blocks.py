@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -19,9 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.servers import ROOT
+from tests.waiting import eventually
 
 FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-COMMAND_S = 60.0
+COMMAND_S = 90.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +129,8 @@ class Reader:
         assert found, f"the page promises\n{said.expected}\nbut\n{told}"
 
     def _start(self, command: str) -> None:
-        log = (self.folder / "background.log").open("ab")
-        with log:
+        path = self.folder / "background.log"
+        with path.open("ab") as log:
             self._background.append(
                 subprocess.Popen(
                     ["bash", "-ec", f"exec {command}"],
@@ -140,6 +142,15 @@ class Reader:
                     start_new_session=True,
                 )
             )
+        if command.endswith(
+            " worker"
+        ):  # a reader looks before going on; what is typed next may wait only so long for it
+            eventually(self._a_worker_is_there, 60, path.read_text, every_s=0.5)
+
+    def _a_worker_is_there(self) -> bool:
+        command = ["tandemq", "workers", "--json"]
+        done = subprocess.run(command, cwd=self.folder, env=self.environ, capture_output=True, text=True, check=True)
+        return any(worker["alive"] for worker in json.loads(done.stdout)["items"])
 
     def leave(self) -> list[int]:
         """End what runs in the background, as a service manager would; the exit codes."""

@@ -392,15 +392,15 @@ def test_a_worker_runs_tasks_and_dead_letters_are_listed_replayed_and_purged(cli
 def test_a_running_worker_is_listed_and_stops_on_term(cli: Cli) -> None:
     worker = cli.start("-A", "jobs:app", "worker", "-q", "math,default", "-c", "3", "--name", "box")
     try:
-        eventually(cli.app.workers, 30)
+        eventually(cli.app.workers, 60)
         listed = cli("workers", "--json").json["items"]
         assert [(w["name"], w["slots"], w["queues"], w["alive"]) for w in listed] == [("box", 3, "math,default", True)]
         task_id = cli.put("double", {"n": 4}, queue="math")
-        eventually(lambda: cli.task(task_id)["state"] == "succeeded", 20)
+        eventually(lambda: cli.task(task_id)["state"] == "succeeded", 60)
         mine = cli("list", "--worker", listed[0]["id"], "--json").json["items"]
         assert [task["id"] for task in mine] == [task_id]
         worker.send_signal(signal.SIGTERM)
-        assert worker.wait(30) == 0
+        assert worker.wait(60) == 0
     finally:
         worker.kill()
         worker.communicate()
@@ -427,9 +427,9 @@ def test_mover_and_reconciler_run_on_their_own_until_a_signal(cli: Cli) -> None:
     for verb, number, queue in (("mover", signal.SIGTERM, "default"), ("reconcile", signal.SIGINT, "other")):
         process = cli.start(verb)
         try:
-            eventually(lambda queue=queue: in_redis().get(queue) == {"ready": 1, "delayed": 0}, 30, in_redis)
+            eventually(lambda queue=queue: in_redis().get(queue) == {"ready": 1, "delayed": 0}, 60, in_redis)
             process.send_signal(number)
-            _, err = process.communicate(timeout=20)
+            _, err = process.communicate(timeout=60)
         finally:
             process.kill()
         assert process.returncode == 0, err
@@ -465,21 +465,26 @@ def test_enqueue_stores_and_answers_quickly_while_redis_is_away(
     redis = own_redis()
     servers_cli.env["TANDEMQ_REDIS_URL"] = redis.url()
     servers_cli("migrate")
-    _, healthy_s = timed(lambda: servers_cli.enqueue("t", "{}"))
+    healthy, hindered = [timed(lambda: servers_cli.enqueue("t", "{}"))[1]], []
 
     for hurt, heal in ((redis.sigstop, redis.sigcont), (redis.stop, redis.start)):
         hurt()
         task_id, took_s = timed(lambda: servers_cli.enqueue("t", "{}"))
         assert "away" in servers_cli("stats").out.split()
         heal()
-
-        assert took_s < 2 + 2 * healthy_s, "two seconds, and the start of a process on a busy machine"
+        hindered.append(took_s)
         assert servers_cli.task(task_id)["state"] == "ready"
-    bulk = lines(*[{"type": "t"}] * 3000)
+        healthy.append(timed(lambda: servers_cli.enqueue("t", "{}"))[1])
+    assert max(hindered) < 2 + 2 * max(healthy), "two seconds, and the start of a process on a busy machine"
+
+    def bulk() -> Answer:
+        return servers_cli("enqueue", "--file", "-", "--json", stdin=lines(*[{"type": "t"}] * 3000))
+
+    _, healthy_s = timed(bulk)
     redis.stop()
-    answer, took_s = timed(lambda: servers_cli("enqueue", "--file", "-", "--json", stdin=bulk))
+    answer, took_s = timed(bulk)
     assert answer.json["stored"] == 3000
-    assert took_s < 2 + 4 * healthy_s, "not two seconds for every batch"
+    assert took_s < 2 + 2 * healthy_s, "not two seconds for every batch"
 
 
 @pytest.mark.servers
@@ -542,10 +547,10 @@ def test_an_interrupted_import_says_how_much_is_stored(embedded: Cli) -> None:
     assert process.stdin is not None
     process.stdin.write(lines(*[{"type": "t"}] * 1000).encode())
     process.stdin.flush()
-    eventually(lambda: embedded.app.stats()["queues"], 30)  # which may be before the call that inserts has returned
+    eventually(lambda: embedded.app.stats()["queues"], 60)  # which may be before the call that inserts has returned
 
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=60)
 
     assert process.returncode == 130
     assert b"1000 tasks stored" in err
@@ -564,7 +569,7 @@ def test_a_reader_that_goes_away_is_no_error(embedded: Cli) -> None:
     assert process.stderr is not None
     err = process.stderr.read()
 
-    assert process.wait(20) == 141
+    assert process.wait(60) == 141
     assert b"Traceback" not in err
     assert b"Broken" not in err
 
@@ -572,8 +577,8 @@ def test_a_reader_that_goes_away_is_no_error(embedded: Cli) -> None:
 def test_help_and_version(embedded: Cli) -> None:
     out = embedded("--help").out
     verbs = [line.split()[0] for line in out.split("Commands:")[1].splitlines() if line.strip()]
-    first, second = ["cancel", "dead", "demo", "enqueue", "list", "migrate", "mover"], ["reconcile", "show", "stats"]
-    assert verbs == [*first, *second, "why", "worker", "workers"]
+    first = ["bench", "cancel", "dead", "demo", "enqueue", "list", "migrate", "mover", "prune"]
+    assert verbs == [*first, "reconcile", "show", "stats", "why", "worker", "workers"]
     assert "tandemq" in embedded("--version").out
     assert "TANDEMQ_WORKER_SLOTS" in embedded("worker", "--help").out
     embedded("nonsense", code=2)

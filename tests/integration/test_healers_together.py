@@ -24,6 +24,8 @@ from tandemq.service import Loop
 from tandemq.store.protocol import NotDue, Settlement, Store
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.timeout(300)
+
 LEVEL = Level("default", 0)
 TASKS = 3000
 
@@ -104,11 +106,11 @@ def test_every_task_runs_once_none_early_and_nothing_is_left_in_redis(settings: 
         loop.start()
     workers.start()
     for share in (0.1, 0.4, 0.8):
-        eventually(lambda share=share: len(workers.began) >= share * TASKS, 30, lambda: len(workers.began))
+        eventually(lambda share=share: len(workers.began) >= share * TASKS, 90, lambda: len(workers.began))
         raw.flushall()
-    eventually(lambda: len(workers.began) == TASKS, 30, lambda: len(workers.began))
-    eventually(lambda: broker.depth(LEVEL) + broker.delayed(LEVEL) == 0 and not store.busy([LEVEL.queue]), 15)
-    assert all(loop.stop(10) for loop in loops)
+    eventually(lambda: len(workers.began) == TASKS, 90, lambda: len(workers.began))
+    eventually(lambda: broker.depth(LEVEL) + broker.delayed(LEVEL) == 0 and not store.busy([LEVEL.queue]), 60)
+    assert all(loop.stop(30) for loop in loops)
 
     assert set(workers.began.values()) == {1}
     assert workers.early == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -35,6 +36,7 @@ from tandemq.core.settings import Settings
 from tandemq.core.task import Level
 from tests.servers import MySQLServer, RedisServer
 from tests.waiting import eventually
+from tests.weather import Weather
 from tests.workers import ROOT, environment
 
 pytestmark = pytest.mark.servers
@@ -77,16 +79,18 @@ def payload_of(app: TandemQ, task_id: int) -> str:
 
 
 @pytest.mark.scenario
-def test_before_the_commit_nobody_sees_the_task_and_soon_after_it_is_in_redis(app: TandemQ, engine: sa.Engine) -> None:
+def test_before_the_commit_nobody_sees_the_task_and_soon_after_it_is_in_redis(
+    app: TandemQ, engine: sa.Engine, weather: Weather
+) -> None:
     with engine.connect() as connection:
         handles = [app.enqueue("x", {"n": n}, connection=connection) for n in range(10)]
         assert app.store.visible([h.id for h in handles]) == set()
         assert in_redis(app) == set()
-        committed_at = time.monotonic()
         connection.commit()
+        committed_at = time.monotonic()
 
     assert eventually(lambda: in_redis(app) == {h.id for h in handles})
-    assert time.monotonic() - committed_at < 1
+    assert time.monotonic() - committed_at < 1 + weather.slack_s
 
 
 @pytest.mark.scenario
@@ -275,7 +279,7 @@ def test_fifty_concurrent_enqueues_with_one_key_make_one_task(app: TandemQ) -> N
             barrier = threading.Barrier(50)
 
             def enqueue(_: int, key: str = f"order-{n}", barrier: threading.Barrier = barrier) -> Handle[Any]:
-                barrier.wait(30)
+                barrier.wait(60)
                 return app.enqueue("order", {"key": key}, idempotency_key=key)
 
             handles = list(pool.map(enqueue, range(50)))
@@ -299,7 +303,7 @@ def test_when_the_first_holder_of_a_key_rolls_back_exactly_one_of_the_waiting_wi
         innodb = sa.text("SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'")
         eventually(lambda: connection.execute(innodb).scalar())
         connection.rollback()
-        handles = [one.result(30) for one in waiting]
+        handles = [one.result(60) for one in waiting]
 
     assert len({h.id for h in handles}) == 1
     assert sum(h.created for h in handles) == 1
@@ -464,6 +468,15 @@ def test_an_app_used_before_and_after_a_fork_shares_no_connection(app: TandemQ, 
 # Servers away
 
 
+def times_of_enqueues(app: TandemQ, n: int) -> list[float]:
+    took = []
+    for k in range(n):
+        begun = time.monotonic()
+        app.enqueue("x", {"n": k})
+        took.append(time.monotonic() - begun)
+    return took
+
+
 @pytest.mark.scenario
 @pytest.mark.parametrize("how", ["stopped", "frozen"])
 def test_without_redis_an_enqueue_still_commits_and_answers_within_two_seconds(
@@ -471,19 +484,17 @@ def test_without_redis_an_enqueue_still_commits_and_answers_within_two_seconds(
 ) -> None:
     redis = own_redis()
     with app_of(settings_for(mysql_url, redis.url())) as app:
-        app.enqueue("x", {})
+        healthy = times_of_enqueues(app, 20)
         redis.stop() if how == "stopped" else redis.sigstop()
-        took, handles = [], []
-        for n in range(20):
-            begun = time.monotonic()
-            handles.append(app.enqueue("x", {"n": n}))
-            took.append(time.monotonic() - begun)
+        took = times_of_enqueues(app, 20)
         redis.start() if how == "stopped" else redis.sigcont()
 
-        assert max(took) < 2
-        assert sorted(took)[-3] < 0.5
-        assert rows(app) == 21
-        assert eventually(lambda: app.enqueue("x", {}).id in in_redis(app), 15)
+        assert max(took) < 2 + 2 * max(healthy)
+        # It waits for Redis once, then once a second, two seconds, four ... later: the slower the commits, the oftener.
+        waits = 2 + math.log2(1 + sum(took))
+        assert sum(one > 0.5 + max(healthy) for one in took) <= waits, took
+        assert rows(app) == 40
+        assert eventually(lambda: app.enqueue("x", {}).id in in_redis(app))
 
 
 def test_without_the_database_nothing_is_stored_and_the_error_says_so(

@@ -105,6 +105,21 @@ def test_records_of_workers_silent_for_an_hour_are_forgotten_now_and_then(world:
     assert world.store.calls.count("forget_workers") == 2
 
 
+def test_counters_of_old_hours_are_merged_one_queue_and_type_a_minute(world: World) -> None:
+    for _ in range(3):
+        for queue in ("a", "b"):
+            world.store.cancel(*world.insert(queue=queue))
+        world.clock.advance(3600)
+    world.clock.advance(9 * 86_400)
+    reconciler, merged = world.reconciler(), []
+    for _ in range(5):
+        merged.append(reconciler.run_once().merged)
+        world.clock.advance(60)
+
+    assert merged == [2, 2, 0, 0, 0]
+    assert world.store.counts()["ended"]["cancelled"] == 6
+
+
 def test_everything_lost_at_once_ends_well(world: World) -> None:
     """Field report: a shared Redis is flushed during work. Ready, delayed and running tasks are where they belong."""
     ready = world.enqueue(200)

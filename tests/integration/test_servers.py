@@ -90,7 +90,7 @@ def test_servers_die_with_a_test_run_that_is_killed() -> None:
     def gone() -> bool:
         return not _alive(int(pid)) and not Path(folder).exists()
 
-    eventually(gone, 10, "the server or its folder outlived the test run")
+    eventually(gone, 30, "the server or its folder outlived the test run")
 
 
 def _alive(pid: int) -> bool:
@@ -144,13 +144,13 @@ def test_a_commit_whose_answer_is_lost_is_committed(mysql_server: MySQLServer, m
         with pytest.raises(pymysql.OperationalError):
             behind.commit()
 
-    eventually(lambda: mysql_server.sql("SELECT a FROM t", database=name) == [(1,)], 5, "the row")
+    eventually(lambda: mysql_server.sql("SELECT a FROM t", database=name) == [(1,)], message="the row")
 
 
 def test_silence_holds_back_and_lets_go(own_redis: Callable[..., RedisServer]) -> None:
     server = own_redis()
     with Proxy("127.0.0.1", server.port) as proxy:
-        hasty, patient = _through(proxy, socket_timeout=0.3), _through(proxy)
+        hasty, patient = _through(proxy, socket_timeout=1.0), _through(proxy)
 
         proxy.silent = True
         with pytest.raises(redis.TimeoutError):
@@ -165,7 +165,7 @@ def test_silence_holds_back_and_lets_go(own_redis: Callable[..., RedisServer]) -
 def test_a_cut_resets_what_stands_and_a_refusal_what_comes(own_redis: Callable[..., RedisServer]) -> None:
     server = own_redis()
     with Proxy("127.0.0.1", server.port) as proxy:
-        with socket.create_connection(("127.0.0.1", proxy.port), timeout=5) as plain:
+        with socket.create_connection(("127.0.0.1", proxy.port), timeout=30) as plain:
             plain.sendall(b"PING\r\n")
             assert plain.recv(100) == b"+PONG\r\n"
             proxy.cut()

@@ -31,4 +31,4 @@ def wait_until_blocked(client: redis.Redis, worker: Worker, processes: int = 1) 
         waiting = blocked_clients(client, worker)
         return len(waiting) == processes and all(waiting.values())
 
-    eventually(look, 30, worker.text)
+    eventually(look, 90, worker.text)

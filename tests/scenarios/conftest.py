@@ -9,18 +9,53 @@ import pytest
 import redis
 
 from tandemq.core.settings import Settings
+from tandemq.store import SqlStore, connect
+from tandemq.store.migrate import migrate
+from tests.bulk import fill
 from tests.probe import Probe
-from tests.scenarios.truth import PACE
-from tests.servers import RedisServer
+from tests.scenarios.big import VOLUME, narrow
+from tests.scenarios.truth import CALM, PACE
+from tests.servers import MySQLServer, RedisServer
 from tests.workers import Bench, bench
 
 
 @pytest.fixture
+def calm() -> None:
+    """``usefixtures("calm")``: no lease of ``work`` is to run out."""
+
+
+@pytest.fixture
 def work(
-    settings_for: Callable[..., Settings], mysql_url: str, redis_url: str, tmp_path: Path, probe: Probe
+    settings_for: Callable[..., Settings],
+    mysql_url: str,
+    redis_url: str,
+    tmp_path: Path,
+    probe: Probe,
+    request: pytest.FixtureRequest,
 ) -> Iterator[Bench]:
-    with bench(settings_for(mysql_url, redis_url, **PACE), tmp_path, probe.environ) as made:
+    pace = CALM if "calm" in request.fixturenames else PACE
+    with bench(settings_for(mysql_url, redis_url, **pace), tmp_path, probe.environ) as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def big(mysql_server: MySQLServer) -> Iterator[Settings]:
+    """A database with ``big.VOLUME`` rows: to be read; its ready rows may be claimed."""
+    name = mysql_server.create_database()
+    settings = Settings(database_url=mysql_server.url(name), redis_url="redis://127.0.0.1:1/0")
+    migrate(settings)
+    fill(settings, VOLUME)
+    yield settings
+    mysql_server.drop_database(name)
+
+
+@pytest.fixture
+def big_store(big: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqlStore]:
+    """A store on it whose bounds are small in proportion."""
+    narrow(monkeypatch)
+    store = connect(big)
+    yield store
+    store.close()
 
 
 @pytest.fixture

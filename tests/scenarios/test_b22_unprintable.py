@@ -14,7 +14,7 @@ from tests.probe import Probe
 from tests.scenarios.truth import assert_settled, sql
 from tests.workers import Bench
 
-pytestmark = pytest.mark.scenario
+pytestmark = [pytest.mark.scenario, pytest.mark.usefixtures("calm")]
 
 APP = "tests.apps.hostile:app"
 #: What nobody can ask for the name of its class.
@@ -43,7 +43,7 @@ def test_each_is_recorded_and_retried_and_the_worker_goes_on(work: Bench, probe:
     assert work.ended(list(kinds)) == {"dead": len(kinds)}
 
     good = [work.app.enqueue(name, {}).id for name in ("next", "anext")]
-    assert work.ended(good, 5) == {"succeeded": 2}
+    assert work.ended(good) == {"succeeded": 2}
     starts = probe.starts()
     for task_id, (name, kind) in kinds.items():
         task = work.app.get(task_id)

@@ -20,7 +20,7 @@ from tandemq.core.settings import Settings
 from tests.probe import Probe
 from tests.scenarios.command_line import tandemq
 from tests.scenarios.sizes import size
-from tests.scenarios.truth import PACE, assert_settled, redis_ids, row_count
+from tests.scenarios.truth import CALM, assert_settled, redis_ids, row_count
 from tests.servers import MySQLServer
 from tests.workers import Bench, bench
 
@@ -46,7 +46,7 @@ def work(
     """On a server with this ``max_allowed_packet`` in MiB; both limits of tandemq are raised."""
     server = own_mysql(f"--max-allowed-packet={request.param}M")
     limits = {"max_payload_bytes": RAISED, "max_result_bytes": RAISED_FOR_RESULTS}
-    settings = settings_for(server.url(server.create_database()), redis_url, **limits, **PACE)
+    settings = settings_for(server.url(server.create_database()), redis_url, **limits, **CALM)
     with bench(settings, tmp_path, probe.environ) as made:
         yield made
 
@@ -84,7 +84,7 @@ def test_payloads_of_every_size_come_back_byte_for_byte(work: Bench, probe: Prob
     wanted |= dict(zip(sorted(ids), [sha(p["text"]) for p in big], strict=True))
     assert not before & set(ids)
     work.worker("-c", "2", app=APP).ready()
-    assert work.ended(list(wanted), 60) == {"succeeded": len(wanted)}
+    assert work.ended(list(wanted)) == {"succeeded": len(wanted)}
     assert {i: json.loads(work.app.store.ending(i)[1] or "") for i in wanted} == wanted
     for task_id in wanted:
         task = work.app.get(task_id)
@@ -156,7 +156,7 @@ def assert_results(work: Bench, probe: Probe, results: list[tuple[str, int, bool
         for char, times, fits in results
     }
     ids = [*given, *work.ids("b.noop", 20)]
-    assert work.ended(ids, 60) == {"succeeded": len(ids)}
+    assert work.ended(ids) == {"succeeded": len(ids)}
     for task_id, (char, times, fits) in given.items():
         task = work.app.get(task_id)
         assert task is not None
@@ -211,7 +211,7 @@ def test_a_server_with_small_packets_refuses_by_name_and_takes_what_fits(work: B
     engine.dispose()
     work.worker("-c", "4", app=APP).ready()
     ids = [handle.id for handle in handles]
-    assert work.ended(ids, 30) == {"succeeded": len(ids)}
+    assert work.ended(ids) == {"succeeded": len(ids)}
     assert handles[0].result() == handles[-1].result() == sha(fitting["text"])
     probe.assert_once(ids)
     left_out = [("x", 2 * MIB, False), ('"', MIB // 3, False)]

@@ -16,7 +16,7 @@ from tandemq.core.failure import CUT_MARK, MAX_MESSAGE_BYTES, MAX_TRACEBACK_BYTE
 from tandemq.core.settings import Settings
 from tests.probe import Probe
 from tests.scenarios.sizes import size
-from tests.scenarios.truth import PACE, assert_settled, sql
+from tests.scenarios.truth import CALM, assert_settled, sql
 from tests.servers import MySQLServer
 from tests.workers import Bench, bench
 
@@ -39,7 +39,7 @@ def work(
     request: pytest.FixtureRequest,
 ) -> Iterator[Bench]:
     server = own_mysql(MODES[request.param])
-    settings = settings_for(server.url(server.create_database()), redis_url, **PACE)
+    settings = settings_for(server.url(server.create_database()), redis_url, **CALM)
     with bench(settings, tmp_path, probe.environ) as made:
         yield made
 
@@ -72,7 +72,7 @@ def test_messages_are_cut_on_a_character_border_with_a_mark(work: Bench, probe: 
         told[work.app.enqueue("b.shout", payload, max_retries=1).id] = text
     work.worker("-c", "4", app=APP).ready()
 
-    assert work.ended(list(told), 60) == {"dead": len(told)}
+    assert work.ended(list(told)) == {"dead": len(told)}
 
     for task_id, text in told.items():
         task = work.app.get(task_id)
@@ -105,7 +105,7 @@ def test_a_traceback_of_megabytes_is_cut_and_its_task_goes_its_way(work: Bench, 
     neighbours = work.ids("b.noop", 20)
     worker = work.worker("-c", "2", app=APP).ready()
 
-    assert work.ended([deep.id, *neighbours], 30) == {"dead": 1, "succeeded": 20}
+    assert work.ended([deep.id, *neighbours]) == {"dead": 1, "succeeded": 20}
 
     task = work.app.get(deep.id)
     assert task is not None

@@ -20,7 +20,7 @@ from tandemq.core.settings import Settings
 from tests.probe import Probe
 from tests.scenarios.command_line import tandemq
 from tests.scenarios.sizes import size
-from tests.scenarios.truth import PACE, assert_settled, sql
+from tests.scenarios.truth import CALM, assert_settled, sql
 from tests.servers import MySQLServer
 from tests.workers import Bench, bench
 
@@ -51,7 +51,7 @@ def work(
 ) -> Iterator[Bench]:
     """On a server with these defaults; on the ordinary one for None."""
     server = own_mysql(*DEFAULTS[request.param]) if request.param else request.getfixturevalue("mysql_server")
-    settings = settings_for(server.url(server.create_database()), redis_url, **PACE)
+    settings = settings_for(server.url(server.create_database()), redis_url, **CALM)
     with bench(settings, tmp_path, probe.environ) as made:
         yield made
 
@@ -95,7 +95,7 @@ def test_everything_comes_back_equal(work: Bench, probe: Probe) -> None:
     worker = work.worker("-c", "2", "--name", NAME, app=APP).ready()
     ids = [handle.id for handle in echoes]
 
-    assert work.ended([*ids, shout.id], 20) == {"succeeded": len(ids), "dead": 1}
+    assert work.ended([*ids, shout.id]) == {"succeeded": len(ids), "dead": 1}
 
     for task_id in ids:
         task = work.app.get(task_id)

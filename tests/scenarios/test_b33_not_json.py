@@ -21,7 +21,7 @@ from tests.scenarios.command_line import tandemq
 from tests.scenarios.truth import assert_settled, redis_ids, row_count
 from tests.workers import Bench
 
-pytestmark = [pytest.mark.scenario, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.scenario, pytest.mark.timeout(300), pytest.mark.usefixtures("calm")]
 
 APP = "tests.apps.scenarios_b:app"
 
@@ -92,7 +92,7 @@ def test_results_end_their_task_once_with_a_note(work: Bench, probe: Probe) -> N
     told = flat | deep
     work.worker("-c", "4", app=APP).ready()
 
-    assert work.ended([*told, *fine], 30) == {"succeeded": len(told) + len(fine)}
+    assert work.ended([*told, *fine]) == {"succeeded": len(told) + len(fine)}
 
     for task_id, (name, path) in told.items():
         task = work.app.get(task_id)

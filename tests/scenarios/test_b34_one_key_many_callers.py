@@ -28,7 +28,7 @@ from tests.scenarios.truth import assert_settled, row_count, sql
 from tests.waiting import eventually
 from tests.workers import ROOT, Bench, environment
 
-pytestmark = [pytest.mark.scenario, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.scenario, pytest.mark.timeout(300), pytest.mark.usefixtures("calm")]
 
 APP = "tests.apps.scenarios_b:app"
 CALLERS = 50
@@ -55,7 +55,7 @@ def at_once(crowd: ThreadPoolExecutor, calls: list[Callable[[], Any]]) -> list[F
 def run_all(work: Bench, probe: Probe, ids: list[int]) -> None:
     """What was accepted runs, each once."""
     work.worker("-c", "8", app=APP).ready()
-    assert work.ended(ids, 30) == {"succeeded": len(ids)}
+    assert work.ended(ids) == {"succeeded": len(ids)}
     probe.assert_once(ids)
     assert_settled(work, probe, ids)
 
@@ -127,9 +127,9 @@ def test_those_who_wait_for_the_first_caller_agree_on_one_task_whatever_becomes_
             futures = at_once(crowd, [call] * 20)
             waiting = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
             # Asked more often than ten times a second, the server would answer from an old copy for ever.
-            eventually(lambda waiting=waiting: sql(work, waiting)[0][0] >= 20, 10, every_s=0.2)
+            eventually(lambda waiting=waiting: sql(work, waiting)[0][0] >= 20, every_s=0.2)
             until = time.monotonic() + hold_s
-            eventually(lambda until=until: time.monotonic() >= until, hold_s + 1)
+            eventually(lambda until=until: time.monotonic() >= until, hold_s + 30)
             assert not any(future.done() for future in futures)
             getattr(first, ending)()
         handles = [future.result() for future in futures]

@@ -18,7 +18,7 @@ from tests.scenarios.command_line import tandemq
 from tests.scenarios.truth import assert_settled, row_count, sql
 from tests.workers import Bench
 
-pytestmark = [pytest.mark.scenario, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.scenario, pytest.mark.timeout(300), pytest.mark.usefixtures("calm")]
 
 APP = "tests.apps.scenarios_b:app"
 PAIRS = {

@@ -13,6 +13,7 @@ import json
 import math
 import random
 import struct
+import time
 from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -25,9 +26,10 @@ from tests.scenarios.command_line import tandemq
 from tests.scenarios.sizes import size
 from tests.scenarios.truth import PACE, SLACK, redis_ids, row_count
 from tests.waiting import eventually
+from tests.weather import Weather
 from tests.workers import Bench
 
-pytestmark = [pytest.mark.scenario, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.scenario, pytest.mark.timeout(300), pytest.mark.usefixtures("calm")]
 
 APP = "tests.apps.scenarios_b:app"
 
@@ -120,7 +122,7 @@ LINES: list[tuple[dict[str, Any], datetime | str | None]] = [
 
 
 def test_every_due_time_is_stored_right_or_refused_and_ordinary_delays_keep_their_time(
-    work: Bench, probe: Probe
+    work: Bench, probe: Probe, weather: Weather
 ) -> None:
     worker = work.worker("-c", "4", app=APP).ready()
     began = work.app.store.now()
@@ -146,7 +148,7 @@ def test_every_due_time_is_stored_right_or_refused_and_ordinary_delays_keep_thei
 
     now = [task_id for task_id, instant in means.items() if instant is None]
     later = [task_id for task_id, instant in means.items() if instant is not None]
-    eventually(lambda: set(now) <= set(probe.ends()), 10, worker.text)
+    eventually(lambda: set(now) <= set(probe.ends()), message=worker.text)
     for task_id, instant in means.items():
         task = work.app.get(task_id)
         assert task is not None
@@ -154,17 +156,23 @@ def test_every_due_time_is_stored_right_or_refused_and_ordinary_delays_keep_thei
             assert began <= task.run_at <= ended
         else:
             assert (task.run_at, task.state) == (instant, "scheduled")
-    assert redis_ids(work) == sorted(later)
+    eventually(lambda: redis_ids(work) == sorted(later))
 
     chance = random.Random(44)
-    ordinary = [work.app.enqueue("b.noop", {}, delay=chance.uniform(0.1, size(1.0, 10.0))).id for _ in range(50)]
-    assert work.ended(ordinary, 30) == {"succeeded": 50}
+    made: dict[int, float] = {}  # id -> when the enqueue had returned
+    for _ in range(50):
+        handle = work.app.enqueue("b.noop", {}, delay=chance.uniform(0.1, size(1.0, 10.0)))
+        made[handle.id] = time.time()
+    ordinary = list(made)
+    assert work.ended(ordinary) == {"succeeded": 50}
     due = {i: work.app.get(i).run_at.timestamp() for i in ordinary}  # type: ignore[union-attr]
-    lateness = sorted(mark.at - due[mark.task_id] for mark in probe.marks("start") if mark.task_id in due)
-    assert lateness[0] >= -0.005
-    assert lateness[-1] <= PACE["mover_s"] + 0.3 + SLACK, lateness[-5:]
+    begun = {mark.task_id: mark.at for mark in probe.marks("start")}
+    assert min(begun[i] - due[i] for i in ordinary) >= -0.005
+    # One whose enqueue took longer than its delay could not be known when it was due.
+    lateness = sorted(begun[i] - max(due[i], made[i]) for i in ordinary)
+    assert lateness[-1] <= PACE["mover_s"] + 0.3 + SLACK + weather.slack_s, lateness[-5:]
     probe.assert_once([*now, *ordinary])
-    assert redis_ids(work) == sorted(later)
+    eventually(lambda: redis_ids(work) == sorted(later))
     assert "ERROR" not in worker.text()
     assert "Traceback" not in worker.text()
 

@@ -14,9 +14,11 @@ from tests.workers import Bench
 
 #: The pace of the scenarios: leases of 3 s, renewed every second, a pass of the reconciler every 2 s.
 PACE = {"lease_s": 3.0, "heartbeat_s": 1.0, "reconcile_s": 2.0, "mover_s": 0.2, "grace_s": 2.0}
+#: The same where no lease is to run out: none that a stall of the machine could end.
+CALM = PACE | {"lease_s": 30.0}
 #: The longest time that a task may stay unseen after a fault has ended.
 T_REC = 10.0
-#: What a busy machine of two cores may add to any time.
+#: What a busy machine of two cores may add to any time; one that is slow just now adds more: ``weather.slack_s``.
 SLACK = 1.0
 
 
@@ -66,7 +68,7 @@ def assert_settled(work: Bench, probe: Probe, ids: Iterable[int]) -> None:
     counted = {task_id: attempts for task_id, _, attempts, replays in rows if not replays}
     too_often = {i: (starts[i], n) for i, n in counted.items() if starts[i] > n}
     assert not too_often, f"begun more often than counted (starts, attempts): {too_often}"
-    eventually(lambda: redis_ids(work) == [], 5, lambda: f"left in Redis: {redis_ids(work)[:10]}")
+    eventually(lambda: redis_ids(work) == [], message=lambda: f"left in Redis: {redis_ids(work)[:10]}")
     for worker in work.workers:
         assert worker.process.poll() in {None, 0}, worker.text()[-3000:]
         assert "Traceback" not in worker.text(), worker.text()[-3000:]

@@ -104,7 +104,7 @@ def test_a_locked_row_holds_up_nobody_else_and_is_tried_again_on_its_own(bench: 
     eventually(lambda: len(bench.store.calls) >= 2)
     for task_id in range(10, 40):
         bench.add(other, task_id)
-        eventually(lambda i=task_id: i in bench.store.written(), 1.0)
+        eventually(lambda i=task_id: i in bench.store.written(), 10)
     assert all(ids == [1] for ids, _, again in bench.store.calls if again)
     assert not bench.acker.wait_empty(0.05)
     bench.store.locked = set()

@@ -71,6 +71,7 @@ APP = [
     "handler",
     "import_tasks",
     "producer",
+    "prune",
     "push",
     "registry",
     "settings",

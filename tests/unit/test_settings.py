@@ -199,3 +199,13 @@ def test_a_url_is_masked_up_to_its_host() -> None:
 def test_settings_cannot_be_changed() -> None:
     with pytest.raises(AttributeError):
         load().lease_s = 1  # type: ignore[misc]
+
+
+def test_settings_survive_a_way_through_variables() -> None:
+    given = load(
+        database_url=MYSQL, redis_url=REDIS, embedded=False, lease_s=12.5, max_payload_bytes=17, key_conflict="first"
+    )
+
+    assert load(given.environ()) == given
+    assert load(load().environ()) == load()
+    assert all(isinstance(value, str) for value in given.environ().values())
