@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import random
 import time
+from pathlib import Path
 
 import pytest
 
+from tandemq import NewTask
 from tests.probe import Probe
 from tests.scenarios.sizes import size
 from tests.scenarios.truth import assert_settled
+from tests.waiting import eventually
 from tests.weather import Weather
 from tests.workers import Bench
 
@@ -50,3 +53,26 @@ def test_short_tasks_do_not_wait_behind_slow_ones(work: Bench, probe: Probe, wea
     assert waits[int(0.99 * len(waits))] <= P99_S + weather.slack_s, waits[-20:]
     probe.assert_once([*first, *sent])
     assert_settled(work, probe, [*first, *sent])
+
+
+def test_what_was_claimed_ahead_goes_to_whoever_has_a_free_slot(work: Bench, probe: Probe, tmp_path: Path) -> None:
+    """The directed case: both slots of one worker are held, and what it claimed behind them runs elsewhere meanwhile.
+
+    Red under: nothing is handed back.
+    """
+    work.worker("-c", "2").ready()
+    quick = work.ids("noop", 300)
+    assert work.ended(quick, 60) == {"succeeded": 300}  # so short that the next ones are claimed ahead
+    gate = tmp_path / "gate"
+    held = [task.id for task in work.app.enqueue_many([NewTask("hold", {"until": str(gate)}) for _ in range(2)])]
+    behind = work.ids("noop", 50)
+    eventually(lambda: set(held) <= set(probe.starts()), 60)
+    work.worker("-c", "2").ready()
+
+    assert work.ended(behind, 60) == {"succeeded": 50}
+
+    assert work.statuses(held) == {"running": 2}
+    gate.touch()
+    assert work.ended(held, 60) == {"succeeded": 2}
+    probe.assert_once([*quick, *held, *behind])
+    assert_settled(work, probe, [*quick, *held, *behind])
