@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sqlite3
 from datetime import timedelta
 from functools import cache
 from typing import Any
@@ -13,7 +14,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import QueuePool
 
-from tandemq.core.clock import Clock
+from tandemq.core.clock import Clock, SystemClock
 from tandemq.core.errors import ConfigurationError
 from tandemq.core.settings import Settings, mask
 from tandemq.store.dialects import instant, stamp
@@ -159,11 +160,25 @@ def _build_sqlite(url: URL, clock: Clock, common: dict[str, Any]) -> sa.Engine:
             "tandemq_shift", 1, lambda us: stamp(instant(cell[0]) + timedelta(microseconds=us))
         )
         dbapi_connection.execute("PRAGMA synchronous = FULL")
-        if dbapi_connection.execute("PRAGMA journal_mode").fetchone()[0].lower() != "wal":
-            dbapi_connection.execute("PRAGMA journal_mode = WAL")
+        _use_wal(dbapi_connection)
 
     event.listen(engine, "connect", prepare)
     return engine
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """SQLite does not wait for the lock that the change of mode needs: processes that start together meet here."""
+    wall = SystemClock()
+    give_up_at = wall.monotonic() + SQLITE_BUSY_S
+    while True:
+        try:
+            if connection.execute("PRAGMA journal_mode").fetchone()[0].lower() != "wal":
+                connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError:
+            if wall.monotonic() > give_up_at:
+                raise
+            wall.sleep(0.01)
 
 
 def take_time(info: dict[str, Any], clock: Clock) -> None:
