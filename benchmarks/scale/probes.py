@@ -19,7 +19,7 @@ from tandemq.core.clock import SystemClock
 from tandemq.core.lifecycle import Succeed
 from tandemq.core.task import Level
 from tandemq.reconciler import Reconciler
-from tandemq.store.protocol import Filter, Settlement
+from tandemq.store.answers import Filter, Settlement
 
 BATCH, BATCHES = 200, 150
 DRAINS, PASSES, PAGES = 3, 5, 5

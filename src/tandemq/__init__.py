@@ -38,7 +38,7 @@ from tandemq.core.task import NewTask
 from tandemq.core.task import Task as StoredTask
 from tandemq.handle import Handle
 from tandemq.handler import CurrentTask, TaskHandler, current_task
-from tandemq.store.protocol import Filter
+from tandemq.store.answers import Filter
 from tandemq.tasks import AsyncTask, Task
 
 try:

@@ -10,7 +10,7 @@ from tandemq.core.task import Level, Task
 from tandemq.core.values import rfc3339
 from tandemq.deadletters import DeadLetters
 from tandemq.links import Links
-from tandemq.store.protocol import Filter, Page, WorkerRecord
+from tandemq.store.answers import Filter, Page, WorkerRecord
 
 __all__ = ["Admin", "DeadLetters"]
 

@@ -26,7 +26,8 @@ from tandemq.links import Links
 from tandemq.producer import Producer
 from tandemq.pruning import Pruned, PruneOptions, Pruning
 from tandemq.registry import RegisteredTask, Registry, TaskHandler, TaskOptions
-from tandemq.store.protocol import Store, Transaction, WorkerRecord
+from tandemq.store.answers import WorkerRecord
+from tandemq.store.protocol import Store, Transaction
 from tandemq.tasks import AsyncTask, EnqueueOptions, Task, TaskDecorator, new_task
 
 P = ParamSpec("P")

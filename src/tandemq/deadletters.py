@@ -14,7 +14,7 @@ from tandemq.core.lifecycle import Status
 from tandemq.core.task import Task
 from tandemq.links import Links
 from tandemq.redeliver import dispatch
-from tandemq.store.protocol import Filter, Page
+from tandemq.store.answers import Filter, Page
 
 PAGE = 500
 _ENDED_BADLY = (Status.DEAD, Status.CANCELLED)

@@ -22,7 +22,8 @@ from tandemq.handle import Handle
 from tandemq.links import Links, PerProcess
 from tandemq.newrow import Checks
 from tandemq.registry import RegisteredTask, Registry
-from tandemq.store.protocol import Filter, Transaction
+from tandemq.store.answers import Filter
+from tandemq.store.protocol import Transaction
 
 _log = logging.getLogger("tandemq.producer")
 #: Rows of one INSERT and of one transaction (measured: 5,000 rows a statement are slower than 1,000).

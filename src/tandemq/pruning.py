@@ -12,7 +12,7 @@ from tandemq.core.errors import InvalidTask
 from tandemq.core.lifecycle import FINAL, Status
 from tandemq.core.values import Seconds
 from tandemq.links import Links
-from tandemq.store.protocol import PruneCursor, PruneRule
+from tandemq.store.answers import PruneCursor, PruneRule
 
 #: Rows that a transaction removes: 10 to 30 ms. A look without locks reads as many.
 BATCH = 500

@@ -17,7 +17,8 @@ from tandemq.core.failure import failure
 from tandemq.core.lifecycle import Attempt, Event, Lost, Status, Verdict, decide
 from tandemq.core.retry import policy_of
 from tandemq.core.task import Lease, Level
-from tandemq.store.protocol import Judge, Moved
+from tandemq.store.answers import Moved
+from tandemq.store.protocol import Judge
 
 
 def dispatch(broker: Broker, moved: Iterable[Moved]) -> bool:

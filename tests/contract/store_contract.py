@@ -19,7 +19,7 @@ from tandemq.core.lifecycle import Bury, DeadReason, Failure, RetryIn, Succeed, 
 from tandemq.core.settings import Settings
 from tandemq.core.task import Lease, Level, NewRow
 from tandemq.store import SqlStore, connect, engines
-from tandemq.store.protocol import Claimed, Settled, Settlement
+from tandemq.store.answers import Claimed, Settled, Settlement
 from tandemq.testing import FakeClock
 
 DEFAULT = Level("default", 0)

@@ -11,7 +11,7 @@ from tandemq.core.errors import TaskNotFound
 from tandemq.core.lifecycle import Event, SnoozeIn, Status
 from tandemq.core.task import Level, epoch_ms
 from tandemq.store import SqlStore
-from tandemq.store.protocol import Filter, WorkerRecord
+from tandemq.store.answers import Filter, WorkerRecord
 from tandemq.testing import FakeClock
 from tests.contract.store_contract import (
     DEFAULT,

@@ -11,7 +11,7 @@ import pytest
 from tandemq.core.lifecycle import Bury, DeadReason, Event, Release, Status
 from tandemq.core.task import Lease, Level, epoch_ms
 from tandemq.store import SqlStore
-from tandemq.store.protocol import Settlement
+from tandemq.store.answers import Settlement
 from tandemq.testing import FakeClock
 from tests.contract.store_contract import (
     DEFAULT,

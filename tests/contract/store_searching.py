@@ -12,7 +12,7 @@ import pytest
 from tandemq.core.lifecycle import Bury, DeadReason, Failure, SnoozeIn, Status
 from tandemq.core.task import Task
 from tandemq.store import SqlStore, counting, finding
-from tandemq.store.protocol import Filter, PruneCursor, PruneRule
+from tandemq.store.answers import Filter, PruneCursor, PruneRule
 from tandemq.testing import FakeClock
 from tests.contract.store_contract import Sql, StoreContract, bury, claim, fail, insert, lease, settle, succeed
 

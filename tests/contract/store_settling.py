@@ -9,7 +9,7 @@ import pytest
 from tandemq.core.lifecycle import Bury, DeadReason, Event, Release, RetryIn, SnoozeIn, Status, Succeed, Verdict
 from tandemq.core.task import epoch_ms
 from tandemq.store import SqlStore
-from tandemq.store.protocol import Settlement
+from tandemq.store.answers import Settlement
 from tandemq.testing import FakeClock
 from tests.contract.store_contract import (
     FAILURE,

@@ -14,9 +14,9 @@ import pytest
 
 from tandemq.core.settings import Settings
 from tandemq.store import SqlStore, connect
+from tandemq.store.answers import Claimed
 from tandemq.store.dialects import id_list
 from tandemq.store.migrate import migrate
-from tandemq.store.protocol import Claimed
 from tandemq.store.transaction import Mismatch, OwnTx, Step
 from tandemq.testing import FakeClock
 from tests.contract.store_contract import OpenStore, claim, insert, row

@@ -23,8 +23,8 @@ from tandemq.core.errors import (
 from tandemq.core.lifecycle import RetryIn, Status, Succeed
 from tandemq.core.settings import Settings
 from tandemq.store import SqlStore, connect
+from tandemq.store.answers import Settled
 from tandemq.store.migrate import migrate
-from tandemq.store.protocol import Settled
 from tandemq.store.transaction import Tx
 from tests.contract.store_contract import claim, fail, insert, lease, lost, row, settle, succeed
 from tests.proxy import Proxy
@@ -37,43 +37,6 @@ KEY = {"idempotency_key": "k"}
 
 def _settings(url: str, **changes: object) -> Settings:
     return Settings(database_url=url, redis_url="redis://nowhere", **changes)  # type: ignore[arg-type]
-
-
-@pytest.fixture
-def settings(mysql_url: str) -> Settings:
-    settings = _settings(mysql_url)
-    migrate(settings)
-    return settings
-
-
-@pytest.fixture
-def store(settings: Settings) -> Iterator[SqlStore]:
-    store = connect(settings)
-    yield store
-    store.close()
-
-
-@pytest.fixture
-def database(settings: Settings) -> str:
-    return settings.database_url.rpartition("/")[2]
-
-
-@pytest.fixture
-def proxy(mysql_server: MySQLServer) -> Iterator[Proxy]:
-    with Proxy(*mysql_server.address) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def far(settings: Settings, mysql_server: MySQLServer, proxy: Proxy) -> Iterator[SqlStore]:
-    """A store behind the proxy, with a connection in its pool."""
-    url = settings.database_url.replace(f":{mysql_server.port}/", f":{proxy.port}/")
-    store = connect(replace(settings, database_url=url))
-    store.ping()
-    yield store
-    proxy.silent = False
-    proxy.disarm()
-    store.close()
 
 
 def _count(store: SqlStore) -> int:

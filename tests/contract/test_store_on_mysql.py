@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
@@ -17,9 +17,9 @@ from tandemq.core.ids import lease_token
 from tandemq.core.lifecycle import Release, SnoozeIn, Status, Verdict
 from tandemq.core.settings import Settings
 from tandemq.store import SqlStore, connect
+from tandemq.store.answers import PruneRule
 from tandemq.store.dialects import stamp
 from tandemq.store.migrate import migrate
-from tandemq.store.protocol import PruneRule
 from tests.contract.store_contract import (
     DEFAULT,
     bury,
@@ -32,20 +32,6 @@ from tests.contract.store_contract import (
     succeed,
 )
 from tests.servers import MySQLServer
-
-
-@pytest.fixture
-def settings(mysql_url: str) -> Settings:
-    settings = Settings(database_url=mysql_url, redis_url="redis://nowhere")
-    migrate(settings)
-    return settings
-
-
-@pytest.fixture
-def store(settings: Settings) -> Iterator[SqlStore]:
-    store = connect(settings)
-    yield store
-    store.close()
 
 
 def one_row(store: SqlStore, text: str) -> tuple[object, ...]:

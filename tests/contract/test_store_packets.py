@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -21,36 +21,6 @@ from tests.servers import MySQLServer, RedisServer
 from tests.waiting import eventually
 
 NAMED = {"known": frozenset({"shop.pay"}), "queues": frozenset({"default"})}
-
-
-@pytest.fixture
-def settings(mysql_url: str) -> Settings:
-    settings = Settings(database_url=mysql_url, redis_url="redis://nowhere")
-    migrate(settings)
-    return settings
-
-
-@pytest.fixture
-def store(settings: Settings) -> Iterator[SqlStore]:
-    store = connect(settings)
-    yield store
-    store.close()
-
-
-@pytest.fixture
-def proxy(mysql_server: MySQLServer) -> Iterator[Proxy]:
-    with Proxy(*mysql_server.address) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def far(settings: Settings, mysql_server: MySQLServer, proxy: Proxy) -> Iterator[SqlStore]:
-    """A store behind the proxy."""
-    url = settings.database_url.replace(f":{mysql_server.port}/", f":{proxy.port}/")
-    store = connect(replace(settings, database_url=url))
-    store.ping()
-    yield store
-    store.close()
 
 
 def states(store: SqlStore) -> list[tuple[str, int]]:

@@ -12,7 +12,7 @@ import pytest
 from tandemq.core import crash
 from tandemq.core.settings import Settings
 from tandemq.core.task import Level
-from tandemq.store.protocol import Filter
+from tandemq.store.answers import Filter
 from tests.probe import Probe
 from tests.servers import RedisServer
 from tests.waiting import eventually

@@ -22,7 +22,7 @@ from tandemq.cli import exits
 from tandemq.cli.entry import tandemq_command
 from tandemq.core.settings import Settings
 from tandemq.core.task import NewRow
-from tandemq.store.protocol import Filter
+from tandemq.store.answers import Filter
 from tests.servers import MySQLServer, RedisServer
 from tests.waiting import eventually
 

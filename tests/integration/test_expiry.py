@@ -10,7 +10,7 @@ from tandemq.core.errors import StoreUnavailable
 from tandemq.core.lifecycle import Event, Status, Succeed
 from tandemq.core.retry import Constant, backoff_spec
 from tandemq.core.task import Level
-from tandemq.store.protocol import Moved, Settlement
+from tandemq.store.answers import Moved, Settlement
 from tandemq.testing import FakeClock
 from tests.healing import LOW, WORKER, World
 

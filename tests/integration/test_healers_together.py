@@ -21,7 +21,8 @@ from tandemq.core.task import Level, NewRow
 from tandemq.mover import Mover
 from tandemq.reconciler import Reconciler
 from tandemq.service import Loop
-from tandemq.store.protocol import NotDue, Settlement, Store
+from tandemq.store.answers import NotDue, Settlement
+from tandemq.store.protocol import Store
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.timeout(300)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tandemq.core.lifecycle import Release, Status
-from tandemq.store.protocol import Settlement
+from tandemq.store.answers import Settlement
 from tests.healing import LOW, WORKER, World
 
 

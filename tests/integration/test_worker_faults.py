@@ -15,7 +15,7 @@ from tandemq.core.clock import SystemClock
 from tandemq.core.lifecycle import Release
 from tandemq.core.settings import Settings
 from tandemq.core.task import Lease
-from tandemq.store.protocol import Settled
+from tandemq.store.answers import Settled
 from tandemq.worker.arena import Arena
 from tandemq.worker.leases import Ending, LeaseEnder
 from tests.probe import Probe

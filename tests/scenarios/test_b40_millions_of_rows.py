@@ -21,8 +21,8 @@ from tandemq.core.ids import lease_token
 from tandemq.core.lifecycle import Succeed
 from tandemq.core.settings import Settings
 from tandemq.store import SqlStore, connect
+from tandemq.store.answers import Settlement
 from tandemq.store.migrate import migrate
-from tandemq.store.protocol import Settlement
 from tests.bulk import Volume, fill
 from tests.scenarios.big import LISTS, MOST_READ, OLD, SCALE, STRETCH, VOLUME, handlers, reading
 from tests.scenarios.sizes import FULL, size

@@ -26,7 +26,7 @@ from tandemq.core.lifecycle import Status, Succeed
 from tandemq.core.task import NewRow
 from tandemq.pruning import BATCH
 from tandemq.store import SqlStore, connect
-from tandemq.store.protocol import PruneRule, Settlement
+from tandemq.store.answers import PruneRule, Settlement
 from tests.bulk import Volume, fill
 from tests.probe import Probe
 from tests.scenarios.big import VOLUME, reading

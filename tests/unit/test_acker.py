@@ -10,7 +10,7 @@ from tandemq.core.clock import SystemClock
 from tandemq.core.errors import StoreUnavailable
 from tandemq.core.lifecycle import Event, Status, Succeed
 from tandemq.core.task import Lease, Level
-from tandemq.store.protocol import Moved, Settled, Settlement
+from tandemq.store.answers import Moved, Settled, Settlement
 from tandemq.worker.acker import Acker
 from tandemq.worker.arena import Arena, Batch
 from tandemq.worker.inbox import Held

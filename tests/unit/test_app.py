@@ -28,7 +28,7 @@ from tandemq import (
 from tandemq.app import load_app
 from tandemq.core import crash
 from tandemq.core.errors import ConfigurationError, InvalidTask
-from tandemq.store.protocol import WorkerRecord
+from tandemq.store.answers import WorkerRecord
 from tandemq.testing import FakeClock, run_until_idle
 
 

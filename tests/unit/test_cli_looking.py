@@ -16,7 +16,7 @@ from tandemq.cli import look, prune, session
 from tandemq.cli.entry import tandemq_command
 from tandemq.core.task import Task
 from tandemq.pruning import Pruned
-from tandemq.store.protocol import Filter, Page
+from tandemq.store.answers import Filter, Page
 
 BEFORE = datetime(2026, 11, 23, tzinfo=UTC)
 DAY = 86_400.0

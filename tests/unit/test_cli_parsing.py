@@ -16,7 +16,7 @@ from tandemq.cli.entry import tandemq_command
 from tandemq.core import errors
 from tandemq.core.settings import Settings
 from tandemq.core.task import UNSET, NewTask
-from tandemq.store.protocol import Filter, Page
+from tandemq.store.answers import Filter, Page
 from tandemq.worker.options import WorkerOptions
 
 

@@ -33,7 +33,7 @@ from tandemq.core.settings import Settings
 from tandemq.core.task import Level
 from tandemq.dispatch import Dispatcher, Entry, Pusher
 from tandemq.links import Links
-from tandemq.store.protocol import Filter
+from tandemq.store.answers import Filter
 from tandemq.testing import FakeClock, run_until_idle
 from tests.waiting import eventually
 

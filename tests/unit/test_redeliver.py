@@ -15,7 +15,7 @@ from tandemq.core.lifecycle import Bury, DeadReason, Event, RetryIn, Status
 from tandemq.core.retry import Constant, Exponential, RetryPolicy, backoff_spec, policy_of
 from tandemq.core.task import Lease, Level
 from tandemq.redeliver import dispatch, lost_judge
-from tandemq.store.protocol import Moved
+from tandemq.store.answers import Moved
 
 A, B = Level("a", 0), Level("b", 10)
 

@@ -12,7 +12,7 @@ from tandemq.cli import exits, flags, output
 from tandemq.cli.look import full_page, show_page, show_task
 from tandemq.cli.session import Session, pass_session
 from tandemq.core.lifecycle import DeadReason
-from tandemq.store.protocol import Filter
+from tandemq.store.answers import Filter
 
 
 def _narrowing(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,7 +12,7 @@ from tandemq.cli import exits, flags, output
 from tandemq.cli.session import Session, pass_session
 from tandemq.core.printable import printable
 from tandemq.core.task import Task
-from tandemq.store.protocol import Filter, Page, WorkerRecord
+from tandemq.store.answers import Filter, Page, WorkerRecord
 
 _OPEN = ("ready", "scheduled", "retrying", "running")
 #: Calls for one page: some hundred thousand tasks, a second or two.

@@ -22,8 +22,8 @@ from tandemq.demo import report
 from tandemq.demo.corpus import SourceFile, broken_files, standard_library
 from tandemq.demo.measure import DoesNotParse, measure
 from tandemq.demo.tasks import NAMESPACE, TABLE_PREFIX, TASK_TYPE, build
+from tandemq.store.answers import Filter
 from tandemq.store.migrate import migrate
-from tandemq.store.protocol import Filter
 from tandemq.workerprocess import WorkerProcess
 
 PROCESSES, SLOTS = 2, 4

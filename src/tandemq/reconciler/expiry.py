@@ -18,7 +18,8 @@ from tandemq.core.lifecycle import Status
 from tandemq.core.values import rfc3339
 from tandemq.reconciler.report import Tally
 from tandemq.redeliver import lost_judge
-from tandemq.store.protocol import Leasing, Moved, Surveying
+from tandemq.store.answers import Moved
+from tandemq.store.protocol import Leasing, Surveying
 
 CLAIMS_PER_PASS = 200
 OPEN_ROWS_PER_PASS = 500

@@ -20,7 +20,8 @@ from tandemq.reconciler.report import Report, Tally
 from tandemq.reconciler.window import LOOKS_APART_S, Window
 from tandemq.redeliver import count, dispatch
 from tandemq.service import Throttle
-from tandemq.store.protocol import Ended, Moved, Store
+from tandemq.store.answers import Ended, Moved
+from tandemq.store.protocol import Store
 
 log = logging.getLogger("tandemq.reconciler")
 

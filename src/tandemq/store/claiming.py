@@ -14,9 +14,9 @@ from tandemq.core.errors import InvalidTask, StoreUnknown
 from tandemq.core.lifecycle import DeadReason, Status
 from tandemq.core.task import Lease, Level, epoch_ms
 from tandemq.core.values import QUEUE_NAME, TASK_TYPE, parse_instant, rfc3339
+from tandemq.store.answers import Claimed, Ended, NotDue
 from tandemq.store.base import StoreBase, holder
 from tandemq.store.dialects import instant, micros
-from tandemq.store.protocol import Claimed, Ended, NotDue
 from tandemq.store.settling import Counts
 from tandemq.store.statements import Statements
 from tandemq.store.transaction import Mismatch, OwnTx, Step, Tx

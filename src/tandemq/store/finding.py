@@ -12,10 +12,10 @@ from typing import Any
 
 from tandemq.core.lifecycle import ENDED, Status
 from tandemq.core.task import FailedAttempt, Level, Task
+from tandemq.store.answers import Filter, Page
 from tandemq.store.base import holder
 from tandemq.store.dialects import Dialect, id_list, instant, instant_or_none
 from tandemq.store.looking import TASK_COLUMNS
-from tandemq.store.protocol import Filter, Page
 from tandemq.store.queries import Queries
 from tandemq.store.surveying import SurveyingStore
 from tandemq.store.transaction import Tx

@@ -10,10 +10,10 @@ from typing import Any
 from tandemq.core.errors import TaskNotFound
 from tandemq.core.lifecycle import MOVES, Event, Status
 from tandemq.core.task import FailedAttempt, Level, Task
+from tandemq.store.answers import Moved
 from tandemq.store.counting import CountingStore
 from tandemq.store.dialects import instant, instant_or_none, stamp
 from tandemq.store.finding import FindingStore, task_of
-from tandemq.store.protocol import Moved
 from tandemq.store.pruning import PruningStore
 from tandemq.store.transaction import Tx
 

@@ -11,11 +11,12 @@ from typing import NamedTuple
 from tandemq.core.errors import PayloadTooLarge, StoreRefused
 from tandemq.core.lifecycle import Bury, Event, Failure, Release, RetryIn, Status, Succeed, Verdict
 from tandemq.core.task import Lease
+from tandemq.store.answers import Claim, Settled, Settlement
 from tandemq.store.base import holder
 from tandemq.store.claiming import ClaimingStore
 from tandemq.store.database import Abandon, LockWait
 from tandemq.store.dialects import instant, micros
-from tandemq.store.protocol import Claim, Judge, Settled, Settlement
+from tandemq.store.protocol import Judge
 from tandemq.store.settling import MAX_TEXT_BYTES, Again, Counts, Held, Settling, same_again
 from tandemq.store.transaction import Mismatch, OwnTx, Step, Tx
 
@@ -130,7 +131,7 @@ class LeasingStore(ClaimingStore):
         """One packet. Mismatch: a row was finished before, cancelled or fenced; find out which."""
         step = Step(self.sql.succeed(fast.pairs, fast.with_result, []), fast.results, expect=len(fast.pairs))
         tx.commit(step, *self._closing(closing), *self.settler.counting(fast.counts))
-        return Settled(succeeded=tuple([lease for lease, _ in settlements]))
+        return Settled(succeeded=tuple([lease for lease, _ in settlements]), counts=fast.counts)
 
     def _finish_held(
         self, tx: OwnTx, settlements: Sequence[Settlement], closing: Collection[int], worker_id: str

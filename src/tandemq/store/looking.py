@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tandemq.core.lifecycle import Status
+from tandemq.core.lifecycle import FINAL, Status
 from tandemq.store.dialects import Dialect, id_list
 from tandemq.store.statements import Tables
 
@@ -181,12 +181,20 @@ class Looks(Tables):
         )
 
     def lock_for_prune(self, ids: Sequence[int], statuses: Sequence[Status]) -> str:
-        """Parameters: instant, microseconds. What still is as it was read; keyed rows keep their key for a while."""
-        d, wanted = self.d, ", ".join(f"'{Status(s)}'" for s in sorted(statuses))
+        """Parameters: instant, microseconds. What still is as it was read, but for what others hold."""
+        return self._removable(ids, statuses, f" AND completed_at < {self.d.p}", self.d.skip_locked)
+
+    def lock_for_purge(self, ids: Sequence[int]) -> str:
+        """Parameter: microseconds. What has ended; waits for what others hold."""
+        return self._removable(ids, tuple(FINAL), "", self.d.for_update)
+
+    def _removable(self, ids: Sequence[int], statuses: Sequence[Status], further: str, lock: str) -> str:
+        """Keyed rows keep their key for a while after their end."""
+        wanted = ", ".join(f"'{Status(s)}'" for s in sorted(statuses))
         return (
-            f"SELECT id, queue, task_type FROM {self.tasks} {d.primary} WHERE id IN ({id_list(ids)})"
-            f" AND status IN ({wanted}) AND completed_at < {d.p}"
-            f" AND (idempotency_key IS NULL OR completed_at <= {d.before()}) ORDER BY id {d.skip_locked}"
+            f"SELECT id, queue, task_type FROM {self.tasks} {self.d.primary} WHERE id IN ({id_list(ids)})"
+            f" AND status IN ({wanted}){further}"
+            f" AND (idempotency_key IS NULL OR completed_at <= {self.d.before()}) ORDER BY id {lock}"
         )
 
     def with_attempts(self, ids: Sequence[int]) -> str:

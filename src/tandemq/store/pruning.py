@@ -13,8 +13,8 @@ from typing import Any
 
 from tandemq.core.lifecycle import ENDED, Status
 from tandemq.core.task import Level
+from tandemq.store.answers import PruneCursor, PruneRule
 from tandemq.store.dialects import NEVER, micros, stamp
-from tandemq.store.protocol import PruneCursor, PruneRule
 from tandemq.store.surveying import FIRST_ENTRY, SurveyingStore
 from tandemq.store.transaction import Tx
 

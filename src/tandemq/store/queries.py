@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from tandemq.core.lifecycle import FINAL, Event, Status
+from tandemq.core.lifecycle import Event
 from tandemq.store.dialects import NOT_YET, id_list
 from tandemq.store.looking import PENDING, RUNNING, Looks
 from tandemq.store.statements import sources
@@ -121,21 +121,12 @@ class Queries(Looks):
             f" AND run_at <= {self.d.before()} AND {PENDING} ORDER BY run_at, id LIMIT {p}"
         )
 
-    def count_later(self) -> str:
-        """Parameters: queue, priority, limit. Rows of a level that lie ahead."""
-        p = self.d.p
-        return (
-            f"SELECT COUNT(*) FROM (SELECT id FROM {self.tasks} {self.d.open_index} WHERE ended = 0 AND queue = {p}"
-            f" AND priority = {p} AND run_at > {self.d.now} AND {PENDING} LIMIT {p}) AS later"
-        )
-
     def pending_of_level(self) -> str:
         """Parameters: queue, priority, run_at, run_at, id, limit. Keyset page of a level."""
         p = self.d.p
         return (
             f"SELECT id, run_at, run_at <= {self.d.now} FROM {self.tasks} {self.d.open_index} WHERE ended = 0"
-            f" AND queue = {p} AND priority = {p} AND run_at >= {p} AND (run_at > {p} OR id > {p}) AND {PENDING}"
-            f" ORDER BY run_at, id LIMIT {p}"
+            f" AND {self._behind()} AND {PENDING} ORDER BY run_at, id LIMIT {p}"
         )
 
     def past_their_end(self) -> str:
@@ -180,13 +171,4 @@ class Queries(Looks):
         return (
             f"SELECT id, queue, priority, task_type FROM {self.tasks} {d.primary} WHERE id IN ({id_list(ids)})"
             f" AND {sources(Event.REPLAY)}{ended} ORDER BY id {d.for_update}"
-        )
-
-    def lock_for_purge(self, ids: Sequence[int]) -> str:
-        """Parameter: microseconds. Final rows; keyed ones keep their key for a while after their end."""
-        final = ", ".join(f"'{s}'" for s in Status if s in FINAL)
-        return (
-            f"SELECT id, queue, task_type FROM {self.tasks} {self.d.primary} WHERE id IN ({id_list(ids)})"
-            f" AND status IN ({final})"
-            f" AND (idempotency_key IS NULL OR completed_at <= {self.d.before()}) ORDER BY id {self.d.for_update}"
         )

@@ -8,9 +8,9 @@ from typing import Any
 
 from tandemq.core.errors import NotMigrated
 from tandemq.store import migrate
+from tandemq.store.answers import WorkerRecord
 from tandemq.store.base import StoreBase, holder
 from tandemq.store.dialects import instant, micros
-from tandemq.store.protocol import WorkerRecord
 from tandemq.store.transaction import Tx
 
 

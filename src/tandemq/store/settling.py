@@ -26,9 +26,9 @@ from tandemq.core.lifecycle import (
     Verdict,
 )
 from tandemq.core.task import Lease, Level, epoch_ms
+from tandemq.store.answers import Moved
 from tandemq.store.chunks import by_size
 from tandemq.store.dialects import NOT_YET, instant, micros
-from tandemq.store.protocol import Moved
 from tandemq.store.queries import Queries
 from tandemq.store.statements import Statements
 from tandemq.store.transaction import Step, Tx

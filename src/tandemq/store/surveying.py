@@ -8,9 +8,10 @@ from typing import Any
 from tandemq.core.lifecycle import DeadReason, Status
 from tandemq.core.task import Level, epoch_ms
 from tandemq.core.values import QUEUE_NAME
+from tandemq.store.answers import Ended, OpenRow, Settled
 from tandemq.store.base import StoreBase
 from tandemq.store.dialects import instant, micros, stamp
-from tandemq.store.protocol import Ended, Judge, OpenRow, Settled
+from tandemq.store.protocol import Judge
 from tandemq.store.settling import Held, Settling
 from tandemq.store.transaction import Tx
 
@@ -36,8 +37,8 @@ class SurveyingStore(StoreBase):
 
     def count_later(self, level: Level, *, limit: int) -> int:
         """How many pending rows of the level lie ahead, counted up to ``limit``."""
-        params = [level.queue, level.priority, limit]
-        return int(self.db.read(lambda tx: tx.one(self.queries.count_later(), params))[0])
+        sql = self.queries.count_entries(self.queries.entries(by_level=True, due=False))
+        return int(self.db.read(lambda tx: tx.one(sql, [0, level.queue, level.priority, limit]))[0])
 
     def pending_after(self, queue: str, cursor: str, limit: int) -> tuple[list[OpenRow], str]:
         """Pending rows of a queue in (priority, run_at, id) order behind an opaque cursor; see the protocol."""

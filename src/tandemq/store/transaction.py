@@ -140,8 +140,8 @@ class CallerTx(Tx):
     def _run(self, step: Step) -> Result:
         done = sendable(lambda: self.connection.exec_driver_sql(step.sql, tuple(step.params)))
         if done.returns_rows:
-            return Result(done.fetchall(), done.rowcount, 0)
-        return Result((), done.rowcount, done.lastrowid)
+            return _expected(step, Result(done.fetchall(), done.rowcount, 0))
+        return _expected(step, Result((), done.rowcount, done.lastrowid))
 
 
 class OwnTx(Tx):
@@ -233,13 +233,17 @@ class SqliteTx(OwnTx):
         results = []
         for step in steps:
             self._cursor.execute(step.sql, tuple(step.params))
-            result = _result(self._cursor)
-            if step.expect not in {None, len(result.rows) if step.sql.startswith("SELECT") else result.matched}:
-                raise Mismatch
-            results.append(result)
+            results.append(_expected(step, _result(self._cursor)))
         if commit:
             self._cursor.execute("COMMIT")
         return results
+
+
+def _expected(step: Step, result: Result) -> Result:
+    """What ``_EXPECT`` asks, where each step is answered before the next is sent."""
+    if step.expect not in {None, len(result.rows) if step.sql.startswith("SELECT") else result.matched}:
+        raise Mismatch
+    return result
 
 
 def _result(cursor: Any) -> Result:

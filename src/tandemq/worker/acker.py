@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import cast
@@ -19,7 +19,8 @@ from tandemq.core.failure import failure
 from tandemq.core.lifecycle import Bury, Event, Release, RetryIn, Status, Succeed, Verdict
 from tandemq.redeliver import dispatch
 from tandemq.service import Throttle
-from tandemq.store.protocol import Settled, Settlement, Store
+from tandemq.store.answers import Settled, Settlement
+from tandemq.store.protocol import Store
 from tandemq.worker.arena import Batch
 from tandemq.worker.inbox import Held
 
@@ -193,11 +194,10 @@ class Acker:
         return self._flush([(held, minimal)])
 
 
-def _outcomes(items: list[Item], settled: Settled) -> Counter[tuple[str, str, str]]:
+def _outcomes(items: list[Item], settled: Settled) -> Mapping[tuple[str, str, str], int]:
     """What became of them by (queue, type, outcome), for the metrics; retries are counted by attempt here as well."""
     if settled.succeeded:
-        done = Status.SUCCEEDED.value
-        return Counter([(lease.queue, lease.task_type, done) for lease in settled.succeeded])
+        return settled.counts
     retried = {held.lease.id for held, verdict in items if isinstance(verdict, RetryIn)}
     counts: Counter[tuple[str, str, str]] = Counter()
     again: Counter[tuple[str, int]] = Counter()

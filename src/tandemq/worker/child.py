@@ -18,7 +18,8 @@ from tandemq.core.lifecycle import Bury, Failure, Interrupted, Release
 from tandemq.core.settings import Settings
 from tandemq.core.task import DEFAULT_QUEUE
 from tandemq.registry import Registry
-from tandemq.store.protocol import Ended, Store
+from tandemq.store.answers import Ended
+from tandemq.store.protocol import Store
 from tandemq.worker.acker import Acker
 from tandemq.worker.arena import Arena
 from tandemq.worker.executor import Executor

@@ -16,7 +16,8 @@ from tandemq.core.ids import IdSource
 from tandemq.core.lifecycle import Release
 from tandemq.core.task import Level
 from tandemq.service import Throttle
-from tandemq.store.protocol import Claimed, Ended, Store
+from tandemq.store.answers import Claimed, Ended
+from tandemq.store.protocol import Store
 from tandemq.worker.acker import Acker
 from tandemq.worker.arena import Arena, Batch, begin_within_s
 from tandemq.worker.inbox import Held, Inbox, Room

@@ -12,7 +12,8 @@ from tandemq.core.settings import Settings
 from tandemq.core.task import DEFAULT_QUEUE, Level
 from tandemq.redeliver import dispatch
 from tandemq.registry import Registry
-from tandemq.store.protocol import Settlement, Store
+from tandemq.store.answers import Settlement
+from tandemq.store.protocol import Store
 from tandemq.worker.executor import Executor
 
 INLINE_WORKER = "inline"

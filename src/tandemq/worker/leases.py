@@ -20,7 +20,8 @@ from tandemq.core.settings import Settings
 from tandemq.core.task import Lease
 from tandemq.redeliver import count, dispatch
 from tandemq.service import Throttle
-from tandemq.store.protocol import Moved, Store, WorkerRecord
+from tandemq.store.answers import Moved, WorkerRecord
+from tandemq.store.protocol import Store
 from tandemq.worker.arena import Phase, Snapshot, State, begin_within_s
 from tandemq.worker.options import WorkerOptions
 from tandemq.worker.process import ChildProcess

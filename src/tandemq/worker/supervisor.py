@@ -27,7 +27,8 @@ from tandemq.core.settings import Settings
 from tandemq.mover import Mover
 from tandemq.reconciler import Reconciler
 from tandemq.service import Loop, Throttle
-from tandemq.store.protocol import Moved, Store
+from tandemq.store.answers import Moved
+from tandemq.store.protocol import Store
 from tandemq.worker.leases import Ending, LeaseEnder, LeaseKeeper
 from tandemq.worker.options import WorkerOptions
 from tandemq.worker.process import ChildProcess

@@ -1,0 +1,189 @@
+"""The values that the store takes and gives, beside those of ``core.task``: plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from tandemq.core.lifecycle import Event, Status, Verdict
+from tandemq.core.task import Lease, Level, Task
+
+
+@dataclass(frozen=True, slots=True)
+class NotDue:
+    """A pending row that was popped too early, or was moved on: goes to the sorted set at ``due_ms``."""
+
+    id: int
+    level: Level
+    due_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A task that a claim or the reconciler ended without a run (``expired``, ``unknown_task``)."""
+
+    id: int
+    task_type: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """The answer of one claim.
+
+    ``put_back``: not claimable by this worker now (last attempt and no free slot), in order. ``dropped``: locked by
+    others, running, final, missing or not yet visible; whatever of it is due is found again by the reconciler.
+    """
+
+    leases: tuple[Lease, ...] = ()
+    not_due: tuple[NotDue, ...] = ()
+    put_back: tuple[tuple[Level, int], ...] = ()
+    ended: tuple[Ended, ...] = ()
+    dropped: tuple[int, ...] = ()
+
+
+class Settlement(NamedTuple):
+    """A verdict about one leased task, on its way to the database."""
+
+    lease: Lease
+    verdict: Verdict
+
+
+class Moved(NamedTuple):
+    """One accepted move. ``due_ms`` is set for RETRY (sorted set), None for RELEASE (front of the list)."""
+
+    id: int
+    level: Level
+    task_type: str
+    event: Event
+    status: Status
+    due_ms: int | None = None
+    dead_reason: str = ""
+    attempt: int = 0
+
+    @classmethod
+    def of_success(cls, lease: Lease) -> Moved:
+        """A task that succeeded."""
+        level = Level(lease.queue, lease.priority)
+        return cls(lease.id, level, lease.task_type, Event.SUCCEED, Status.SUCCEEDED, None, "", lease.attempt)
+
+
+class Settled:
+    """The answer of ``finish`` and of ``end_lease``.
+
+    ``fenced``: ids whose token no longer matched; their verdicts were refused. ``locked``: rows that another
+    transaction held; send these again. Everything else is in ``moved``. ``succeeded`` is given instead of ``moved``
+    when all rows succeeded: then nothing follows, and a Move per task would be made for nobody. ``counts`` comes with
+    it: how many by (queue, type, outcome), as they were added to ``task_counts``.
+    """
+
+    __slots__ = ("_moved", "counts", "fenced", "locked", "succeeded")
+
+    def __init__(
+        self,
+        moved: tuple[Moved, ...] = (),
+        fenced: tuple[int, ...] = (),
+        locked: tuple[int, ...] = (),
+        *,
+        succeeded: tuple[Lease, ...] = (),
+        counts: Mapping[tuple[str, str, str], int] | None = None,
+    ) -> None:
+        self._moved, self.fenced, self.locked = moved, fenced, locked
+        self.succeeded, self.counts = succeeded, counts or {}
+
+    @property
+    def moved(self) -> tuple[Moved, ...]:
+        """The accepted moves."""
+        return tuple([Moved.of_success(lease) for lease in self.succeeded]) if self.succeeded else self._moved
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A row of ``claims``."""
+
+    token: int
+    worker_id: str
+    expires_at: datetime
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRow:
+    """A pending row as the rebuild reads it."""
+
+    id: int
+    level: Level
+    due_ms: int
+    due: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRecord:
+    """A process start of a worker."""
+
+    id: str
+    name: str
+    host: str
+    pid: int
+    queues: str
+    slots: int
+    processes: int
+    state: str
+    started_at: datetime
+    heartbeat_at: datetime
+    alive: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON shape for the CLI."""
+        from tandemq.core.values import rfc3339
+
+        out = {name: getattr(self, name) for name in self.__slots__}
+        return out | {"started_at": rfc3339(self.started_at), "heartbeat_at": rfc3339(self.heartbeat_at)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """What a list is narrowed to; None means any. ``state`` is a derived state or a status."""
+
+    state: str | None = None
+    queue: str | None = None
+    task_type: str | None = None
+    worker_id: str | None = None
+    error_type: str | None = None
+    reason: str | None = None
+    error_text: str | None = None
+    ids: tuple[int, ...] | None = None
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Keyset page, newest first: ``next`` is the id to pass as ``after``, None when nothing is left to look at.
+
+    A page that took too much looking is handed out as it is, not full or even empty, with ``next`` to go on from.
+    """
+
+    items: tuple[Task, ...]
+    next: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PruneRule:
+    """Which rows retention removes: those of these final statuses that ended before an instant."""
+
+    before: datetime
+    statuses: tuple[Status, ...]
+    queue: str | None = None
+    task_type: str | None = None
+
+
+class PruneCursor(NamedTuple):
+    """How far a pass of retention has come. Not to be kept: a new pass begins at the front, where nothing is left."""
+
+    status: Status
+    queue: str
+    priority: int
+    run_at: Any
+    task_id: int
