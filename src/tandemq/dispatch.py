@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tandemq import metrics
+from tandemq.background import Background
 from tandemq.core.clock import Clock
 from tandemq.core.crash import crash_point
 from tandemq.core.errors import StoreUnavailable, TandemQError
@@ -89,7 +90,7 @@ class _Waiting:
     def __init__(self) -> None:
         self.inbox: queue.SimpleQueue[_Batch | None] = queue.SimpleQueue()
         self.lock = threading.Lock()
-        self.thread: threading.Thread | None = None
+        self.thread: Background | None = None
         self.open_batches = 0
         self.idle = threading.Event()
 
@@ -122,11 +123,11 @@ class Dispatcher:
         with waiting.lock:
             waiting.count(+1)
             waiting.inbox.put(batch)
-            if waiting.thread is None or not waiting.thread.is_alive():
-                waiting.thread = threading.Thread(target=self._run, name="tandemq-dispatch", daemon=True)
-                waiting.thread.start()
+            if waiting.thread is None:
+                waiting.thread = Background(self._run, self._clock)
                 # A script that commits and ends at once would otherwise leave its tasks to the reconciler.
                 atexit.register(self.flush, _FLUSH_AT_EXIT_S)
+            waiting.thread.ensure()
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until everything submitted is pushed or given up; False when ``timeout_s`` passed before that."""

@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 
+from tandemq.background import Background
+from tandemq.core.clock import Clock
 from tandemq.core.errors import EnqueueUnknown, InvalidTask, StoreRefused, StoreUnavailable, TandemQError
 from tandemq.core.task import Inserted, NewRow
 
@@ -51,13 +53,12 @@ class GroupCommit:
     No caller inserts for others: one that is interrupted (a time limit, a signal) takes nobody along.
     """
 
-    def __init__(self, insert: Insert) -> None:
+    def __init__(self, insert: Insert, clock: Clock) -> None:
         self._insert = insert
         self._commit = threading.Lock()
         self._waiting: deque[_Call] = deque()
         self._wake: SimpleQueue[bool] = SimpleQueue()
-        self._starting = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._thread = Background(self._run, clock)
         #: The thread that is inserting, 0 for none.
         self._owner = 0
 
@@ -84,30 +85,21 @@ class GroupCommit:
 
     def close(self) -> None:
         """End the thread; a later call starts another."""
-        with self._starting:
-            if self._thread is not None:
-                self._wake.put(False)
-                self._thread.join(CLOSE_S)
-                self._thread = None
+        if self._thread.is_running:
+            self._wake.put(False)
+            self._thread.join(CLOSE_S)
 
     def _wait_for(self, call: _Call) -> None:
         self._waiting.append(call)
         try:
             self._wake.put(True)
-            self._keep_running()
+            self._thread.ensure()
             while not call.answered.acquire(timeout=LOOK_AGAIN_S):
-                self._keep_running()
+                self._thread.ensure()
         except BaseException:
             with contextlib.suppress(ValueError):  # it is being stored right now
                 self._waiting.remove(call)
             raise
-
-    def _keep_running(self) -> None:
-        if self._thread is None or not self._thread.is_alive():
-            with self._starting:
-                if self._thread is None or not self._thread.is_alive():
-                    self._thread = threading.Thread(target=self._run, name="tandemq-enqueue", daemon=True)
-                    self._thread.start()
 
     def _run(self) -> None:
         while self._wake.get():

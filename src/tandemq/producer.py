@@ -42,7 +42,7 @@ class Producer:
         self._encoder = encoder
         self.pusher = Pusher(links, clock)
         self._dispatcher = Dispatcher(links, clock, self.pusher)
-        self._group = PerProcess(lambda: GroupCommit(self._insert_and_push))
+        self._group = PerProcess(lambda: GroupCommit(self._insert_and_push, clock))
         self._defaults: Mapping[str, int] = {}
         self._defaults_until = float("-inf")
         self._defaults_lock = PerProcess(threading.Lock)

@@ -72,6 +72,9 @@ def test_garbage_between_good_ids(
         gate = tmp_path / f"gate-{len(garbage)}"
         ids = [work.app.enqueue("hold", {"until": str(gate)}).id]
         eventually(lambda: probe.starts()[ids[0]], message=worker.text)
+        held_since = time.time()
+        # By then the last BRPOP that it began with a free slot in sight has ended: nothing is popped meanwhile.
+        eventually(lambda: time.time() - held_since > 1.0)
         for n in range(20):
             ids += work.ids("noop", 1)
             if garbage:

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import random
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tandemq import background, grouping
+from tandemq.core.clock import SystemClock
 from tandemq.core.errors import EnqueueUnknown, PayloadTooLarge, StoreUnavailable, TaskTimeout
 from tandemq.core.task import Inserted, NewRow
 from tandemq.grouping import MAX_ROWS, GroupCommit
@@ -41,7 +46,7 @@ class Table:
 
 def rush(table: Table, n: int) -> list[object]:
     """One call that inserts alone while ``n`` others queue up behind it; what each was answered."""
-    group = GroupCommit(table.insert)
+    group = GroupCommit(table.insert, SystemClock())
 
     def call(i: int) -> object:
         try:
@@ -62,7 +67,7 @@ def rush(table: Table, n: int) -> list[object]:
 
 def test_a_call_that_is_alone_inserts_at_once_and_alone() -> None:
     table = Table()
-    group = GroupCommit(table.insert)
+    group = GroupCommit(table.insert, SystemClock())
     assert [group.store(row(i)).id for i in range(3)] == [1000, 1001, 1002]
     assert table.groups == [[0], [1], [2]]
 
@@ -98,7 +103,7 @@ def interrupt(thread: threading.Thread) -> None:
 
 def test_a_caller_that_is_interrupted_while_it_waits_leaves_the_others_alone() -> None:
     table = Table(hold=True)
-    group = GroupCommit(table.insert)
+    group = GroupCommit(table.insert, SystemClock())
     answers: list[object] = []
 
     def call(n: int) -> None:
@@ -126,7 +131,7 @@ def test_a_caller_that_is_interrupted_while_it_waits_leaves_the_others_alone() -
 def test_a_broken_insert_tells_those_it_was_for_that_nobody_knows() -> None:
     table = Table(hold=True)
     table.away = KeyboardInterrupt()
-    group = GroupCommit(table.insert)
+    group = GroupCommit(table.insert, SystemClock())
     errors: list[type[BaseException]] = []
 
     def call(n: int) -> None:
@@ -152,7 +157,7 @@ def test_a_broken_insert_tells_those_it_was_for_that_nobody_knows() -> None:
 def test_a_caller_that_finds_the_thread_gone_starts_another() -> None:
     table = Table(hold=True)
     assert rush(table, 3) == [1000, 1001, 1002, 1003]
-    group = GroupCommit(table.insert)
+    group = GroupCommit(table.insert, SystemClock())
     for turn in range(2):
         table.go.clear()
         table.entered.clear()
@@ -164,24 +169,62 @@ def test_a_caller_that_finds_the_thread_gone_starts_another() -> None:
             table.go.set()
             assert [first.result(60).id, second.result(60).id] == [1001, 1002], turn
         group.close()
-        assert group._thread is None
+        assert not group._thread.is_running
 
 
-def test_a_caller_whose_thread_died_is_answered_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Red under: a thread that is only started once."""
+def test_a_caller_whose_thread_never_came_to_life_is_answered_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when a TaskTimeout for the caller hits the thread that he has just made."""
     table = Table(hold=True)
-    group = GroupCommit(table.insert)
-    dead = threading.Thread(target=lambda: None)
-    dead.start()
-    dead.join()
+    group = GroupCommit(table.insert, SystemClock())
+    started: list[object] = []
+    plain = background._thread.start_new_thread
+
+    def stillborn(function: object, args: tuple[()]) -> int:
+        started.append(function)
+        return plain(function, args) if len(started) > 1 else 0  # type: ignore[arg-type]
+
+    monkeypatch.setattr(background._thread, "start_new_thread", stillborn)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(group.store, row(1))
         assert table.entered.wait(60)
-        group._thread = dead
         second = pool.submit(group.store, row(2))
         eventually(lambda: len(group._waiting) == 1)
         table.go.set()
         assert [first.result(60).id, second.result(60).id] == [1001, 1002]
+    assert len([f for f in started if f == group._thread._live]) == 2
+    group.close()
+
+
+def test_callers_hit_by_time_limits_at_any_moment_leave_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Red under: threading.Thread, whose start() waits for ever for a thread that died of its maker's TaskTimeout."""
+    monkeypatch.setattr(background, "START_AGAIN_S", 0.02)
+    monkeypatch.setattr(grouping, "LOOK_AGAIN_S", 0.02)
+    dice = random.Random(7)
+    for _ in range(300):
+        table = Table(hold=True)
+        group = GroupCommit(table.insert, SystemClock())
+
+        def call(n: int, group: GroupCommit = group) -> None:
+            with contextlib.suppress(TaskTimeout):
+                group.store(row(n))
+
+        threads = [threading.Thread(target=call, args=(n,), daemon=True) for n in range(3)]
+        threads[0].start()
+        assert table.entered.wait(60)
+        threads[1].start()
+        give_up_at = time.monotonic() + 60
+        while len(group._waiting) != 1 and time.monotonic() < give_up_at:
+            pass
+        end = time.perf_counter() + dice.random() * 0.001
+        while time.perf_counter() < end:
+            pass
+        interrupt(threads[1])
+        threads[2].start()
+        table.go.set()
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive()
+        group.close()
 
 
 def test_one_who_enqueues_while_his_thread_is_inserting_does_not_wait_for_himself() -> None:
@@ -194,7 +237,7 @@ def test_one_who_enqueues_while_his_thread_is_inserting_does_not_wait_for_himsel
             ids.append(group.store(row(2)).id)
         return [Inserted(1000 + r.priority, True, r.queue, r.priority) for r in rows]
 
-    group = GroupCommit(insert)
+    group = GroupCommit(insert, SystemClock())
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(lambda: group.store(row(1)).id).result(60) == 1001
     assert ids == [1002]

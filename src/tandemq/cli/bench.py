@@ -34,11 +34,18 @@ def bench(session: Session, /, tasks: int, processes: int, slots: int, yes: bool
     if not yes and not settings.is_embedded:
         _ask(settings)
     logging.getLogger("tandemq").setLevel(logging.ERROR)
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    asked = _Stop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
-            signal.signal(number, _interrupt)
-    say = output.warn if sys.stderr.isatty() else _quiet
+            signal.signal(number, asked)
+
+    def say(message: str) -> None:
+        asked.check()
+        if sys.stderr.isatty():
+            output.warn(message)
+
     report = run(settings, Plan(tasks, processes, slots), os.environ, SystemClock(), say, output.warn)
+    asked.check()
     if as_json:
         output.document(report.to_json())
         return 0
@@ -57,9 +64,17 @@ def _ask(settings: Settings) -> None:
         raise exits.Failed("nothing was measured")
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+class _Stop:
+    """A signal handler that remembers: Python drops what is raised while it runs a finalizer or a weak reference's."""
 
+    def __init__(self) -> None:
+        self._asked = False
 
-def _quiet(message: str) -> None:
-    pass
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self._asked = True
+        raise KeyboardInterrupt
+
+    def check(self) -> None:
+        """Stop now if the signal's own exception was dropped."""
+        if self._asked:
+            raise KeyboardInterrupt
