@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
+
+from tandemq.core.percentile import percentile as nearest_rank
 
 #: name -> (heading, whether more is better)
 FIGURES = {
@@ -28,8 +29,7 @@ def percentile(values: Sequence[float], q: float) -> float:
     """Nearest rank: the smallest value that at least ``q`` percent of the values do not exceed."""
     if not values:
         raise ValueError("no values")
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(q / 100 * len(ordered)) - 1)]
+    return nearest_rank(sorted(values), q / 100)
 
 
 def medians(rounds: Sequence[Result]) -> dict[str, float | None]:
