@@ -66,7 +66,7 @@ class TandemQ:
             **settings,
         )
         if self.settings.crash:
-            _arm(self.settings.crash)
+            _arm(self.settings)
         self.clock: Clock = clock or SystemClock()
         self.encoder = encoder
         self.registry = Registry()
@@ -224,9 +224,9 @@ class TandemQ:
         return self._pruning.prune(older_than, **options)
 
 
-def _arm(spec: str) -> None:
+def _arm(settings: Settings) -> None:
     try:
-        crash.arm(spec)
+        crash.arm(settings.crash, settings.crash_dir)
     except ValueError as bad:
         raise ConfigurationError(str(bad)) from None
 

@@ -102,7 +102,7 @@ def main() -> None:
     orders = json.loads(_first_line())
     control, report = _own_pipes(orders)
     logging.basicConfig(level=orders["log_level"], format=orders["log_format"])
-    crash.arm(os.environ.get("TANDEMQ_CRASH"))
+    crash.arm(os.environ.get("TANDEMQ_CRASH"), os.environ.get("TANDEMQ_CRASH_DIR"))
     links.do_not_warn()
     try:
         app = load_app(orders["app"])

@@ -71,6 +71,7 @@ class DeadLetters:
             # Pushing is best effort: the rows are pending, and the reconciler pushes what this could not.
             with contextlib.suppress(BrokerUnavailable, ForeignInstall):
                 dispatch(self._links.broker, moves)
+            crash_point("replay.after_push")
             moved += len(moves)
             seen += len(page)
         return Replayed(moved, seen - moved)

@@ -157,6 +157,7 @@ class Dispatcher:
         if found:
             crash_point("enqueue.after_commit")
             self._pusher.push(found)
+            crash_point("enqueue.after_push")
         now = self._clock.monotonic()
         left = [_Batch({i: e for i, e in b.entries.items() if i not in visible}, b.until) for b in batches]
         return [b for b in left if b.entries and now < b.until]

@@ -123,6 +123,7 @@ class Mover:
         return bool(levels)
 
     def _promote_chunk(self, level: Level, now_ms: int) -> int:
+        crash_point("promote.before")
         try:
             moved = self._broker.promote(level, now_ms=now_ms, limit=CHUNK)
         except BrokerUnavailable:

@@ -131,6 +131,7 @@ class Producer:
         for at in range(0, len(rows), BATCH):
             try:
                 some = rows[at : at + BATCH]
+                crash_point("enqueue.before_insert")
                 inserted = self._links.store.insert(some, connection=connection)
             except Exception as bad:
                 if done:
@@ -141,6 +142,7 @@ class Producer:
         return [Handle(row.id, row.created, self._links) for row in done]
 
     def _insert_and_push(self, rows: Sequence[NewRow]) -> Sequence[Inserted]:
+        crash_point("enqueue.before_insert")
         inserted = self._links.store.insert(rows)
         self._dispatch(rows, inserted, None)
         return inserted
@@ -160,6 +162,7 @@ class Producer:
             return
         crash_point("enqueue.after_commit")
         self.pusher.push(entries)
+        crash_point("enqueue.after_push")
         metrics.enqueued(_kinds(rows, inserted))
 
     def _known(self, task_type: Any) -> RegisteredTask | None:

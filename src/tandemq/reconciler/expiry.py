@@ -55,6 +55,7 @@ class Expiry:
                 f"the lease of worker {claim.worker_id} ran out at {rfc3339(claim.expires_at)}:"
                 " its process died, hung, or could not reach the database",
             )
+            crash_point("expire.after_select")
             try:
                 settled = self._store.end_lease(
                     claim.token, claim.ids, judge=judge, worker_id=claim.worker_id, expired_only=True
@@ -69,6 +70,7 @@ class Expiry:
             tally.add(expired=1)
             count(settled.moved, tally)
             after(settled.moved)
+            crash_point("expire.after_push")
 
 
 class Sweep:

@@ -43,6 +43,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tandemq.broker.protocol import Broker
+from tandemq.core.crash import crash_point
 from tandemq.core.task import Level
 from tandemq.reconciler.isolation import isolated
 from tandemq.reconciler.report import Tally
@@ -151,6 +152,7 @@ class Generation:
                         continue
                 if self._broker.begin_rebuild(queue, old=old, new=start):
                     begun.append(queue)
+                    crash_point("rebuild.after_begin")
         tally.add(rebuilt=len(begun))
         return begun
 
@@ -193,6 +195,7 @@ class Generation:
                 first=not mark.cursor,
             ):
                 tally.add(refilled=len(rows))
+                crash_point("rebuild.after_chunk")
                 if not cursor:
                     return
         tally.add(building=1)

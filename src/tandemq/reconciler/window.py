@@ -100,6 +100,7 @@ class Window:
         if lost:
             crash_point("repush.before")
             self._broker.push_next(level, lost)
+            crash_point("repush.after")
             metrics.repushed(level.queue, len(lost))
             seen.pushed_at.update(dict.fromkeys(lost, now))
         seen.wiped = len(unpushed) >= CHASE_ENDS if seen.wiped else len(lost) > ROWS // 2

@@ -120,12 +120,15 @@ class ClaimingStore(StoreBase):
         if only and self._may_try_at_once:
             try:
                 with suppress(Mismatch):
-                    return self.db.write(lambda tx: self._claim_at_once(tx, wanted, only, [token, me], lease_s))
+                    return self.db.write(
+                        lambda tx: self._claim_at_once(tx, wanted, only, [token, me], lease_s),
+                        crash="claim.before_commit",
+                    )
             except StoreUnknown:
                 # Perhaps for a row whose text cannot be read: the long way finds out which.
                 self._may_try_at_once = False
                 raise
-        claimed = self.db.write(work)
+        claimed = self.db.write(work, crash="claim.before_commit")
         # Ids that cannot be claimed come in swarms (copies, unknown types): no further try until a claim is whole.
         self._may_try_at_once = len(claimed.leases) == len(wanted)
         return claimed

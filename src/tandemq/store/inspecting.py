@@ -55,7 +55,7 @@ class InspectingStore(FindingStore, CountingStore, PruningStore):
                 return "requested"
             return status.value
 
-        return self.db.write(work, repeatable=True)
+        return self.db.write(work, repeatable=True, crash="cancel.before_commit")
 
     def replay(self, ids: Sequence[int], *, ended_before: datetime | None = None) -> list[Moved]:
         """dead | cancelled -> pending by compare-and-set; attempts start anew, history stays, ``replays`` + 1.
@@ -70,7 +70,7 @@ class InspectingStore(FindingStore, CountingStore, PruningStore):
                 tx.write(self.sql.replay([row[0] for row in rows]))
             return [Moved(i, Level(queue, p), kind, Event.REPLAY, Status.PENDING) for i, queue, p, kind in rows]
 
-        return self.db.write(work) if ids else []
+        return self.db.write(work, crash="replay.before_commit") if ids else []
 
 
 def _attempt(row: Any) -> FailedAttempt:

@@ -59,7 +59,7 @@ class PruningStore(SurveyingStore):
             lock = self.queries.lock_for_prune(ids, rule.statuses)
             return self._delete(tx, tx.rows(lock, [stamp(rule.before), micros(KEEP_KEYS_S)]))
 
-        return self.db.write(work, repeatable=True) if ids else 0
+        return self.db.write(work, repeatable=True, crash="prune.before_commit") if ids else 0
 
     def purge(self, ids: Sequence[int]) -> int:
         """Delete final rows (status tested in the same statement) with their attempts; keyed rows keep for 24 h."""
@@ -67,7 +67,7 @@ class PruningStore(SurveyingStore):
         def work(tx: Tx) -> int:
             return self._delete(tx, tx.rows(self.queries.lock_for_purge(ids), [micros(KEEP_KEYS_S)]))
 
-        return self.db.write(work) if ids else 0
+        return self.db.write(work, crash="prune.before_commit") if ids else 0
 
     def _delete(self, tx: Tx, rows: Sequence[Any]) -> int:
         if not rows:

@@ -170,9 +170,12 @@ class Acker:
             metrics.fenced(len(settled.fenced))
             for task_id in settled.fenced:
                 self._say(logging.WARNING, "fenced", f"task {task_id}: its lease was lost, the late result is refused")
-        if any(move.event is Event.RETRY for move in settled.moved):
+        retries = any(move.event is Event.RETRY for move in settled.moved)
+        if retries:
             crash_point("retry.after_commit")
         dispatch(self._broker, settled.moved)
+        if retries:
+            crash_point("retry.after_push")
         buried = {m.id for m in settled.moved if m.event is Event.BURY and m.dead_reason}
         for held, verdict in items:
             if held.lease.id in buried and isinstance(verdict, Bury):

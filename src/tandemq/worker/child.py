@@ -131,6 +131,7 @@ class Child:
     def _run(self, held: Held) -> None:
         lease, batch = held.lease, held.batch
         limit_s = self.executor.limit_s(lease)
+        crash.crash_point("run.before_begin")
         if not batch.begin(lease.id, self._clock.monotonic(), limit_s):
             self.acker.add(held, Release())
             return
@@ -140,6 +141,7 @@ class Child:
 
         outcome = self.executor.run(lease, is_cancelled, limit_s)
         batch.end(lease.id, self._clock.monotonic())
+        crash.crash_point("run.after_end")
         self.acker.add(held, self.executor.verdict(lease, outcome))
 
     def _run_hooks(self) -> None:
@@ -195,6 +197,7 @@ class Child:
         self._hand_back()  # at once: the fetcher may be in a claim that takes its time
         self._fetching.join()
         self._hand_back()
+        crash.crash_point("shutdown.after_release")
         self.inbox.close()
         for slot in self._slots:
             slot.join()

@@ -87,6 +87,7 @@ class Fetcher:
         if room.pop <= 0:
             self._inbox.wait_for_room(SHORT_BLOCK_S, free=self._only_free)
             return
+        crash_point("pop.before")
         try:
             popped = self._broker.pop(
                 self._watched(), limit=room.pop, wait_s=SHORT_BLOCK_S if self._inbox.waiting else BLOCK_S
@@ -176,6 +177,7 @@ class Fetcher:
                 self._acker.add(one, Release())
         else:
             self._inbox.put(held)
+        crash_point("claim.after_hand_over")
         if claimed.leases:  # counted when the tasks can start
             metrics.claimed(Counter([(lease.queue, lease.task_type) for lease in claimed.leases]), took_s)
         self._drop(claimed, level)

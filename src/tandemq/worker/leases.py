@@ -12,6 +12,7 @@ from random import Random
 
 from tandemq.broker.protocol import Broker
 from tandemq.core.clock import Clock
+from tandemq.core.crash import crash_point
 from tandemq.core.errors import StoreUnavailable
 from tandemq.core.failure import failure
 from tandemq.core.lifecycle import Attempt, Event, Interrupted, Lost, Outcome, TimedOut, Verdict, decide
@@ -106,7 +107,9 @@ class LeaseKeeper:
         if not held:
             return
         sent = self._clock.monotonic()
+        crash_point("renew.before")
         standing = self._store.renew(list(held), worker_id=self._worker_id, lease_s=self._settings.lease_s)
+        crash_point("renew.after")
         deadline = sent + begin_within_s(self._settings.lease_s)
         for token, (child, snapshot) in held.items():
             with contextlib.suppress(ValueError):  # unmapped meanwhile: the child was reaped

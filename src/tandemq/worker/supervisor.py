@@ -209,6 +209,7 @@ class Supervisor:
     def _stop_turn(self) -> None:
         now = self._clock.monotonic()
         if self._signals and self._signalled_at is None:
+            crash.crash_point("shutdown.signal")
             self._signalled_at = now
             grace_s = self._settings.grace_s if self._options.grace_s is None else self._options.grace_s
             _log.info("worker %s stops: running tasks have %g s", self.worker_id, grace_s)
@@ -274,7 +275,7 @@ def run_worker(app_spec: str, settings: Settings, options: WorkerOptions) -> int
     """
     if not logging.getLogger().handlers:
         logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
-    crash.arm(settings.crash or None)
+    crash.arm(settings.crash, settings.crash_dir)
     clock = SystemClock()
     store, broker = stores.connect(settings), brokers.connect(settings, clock)
     try:
