@@ -14,6 +14,7 @@ from tandemq.core.errors import (
     IdempotencyConflict,
     InvalidTask,
     InvalidType,
+    LeaseLost,
     NonRetryable,
     NotMigrated,
     PayloadTooLarge,
@@ -37,7 +38,7 @@ from tandemq.core.settings import Settings
 from tandemq.core.task import NewTask
 from tandemq.core.task import Task as StoredTask
 from tandemq.handle import Handle
-from tandemq.handler import CurrentTask, TaskHandler, current_task
+from tandemq.handler import IN_TRANSACTION, CurrentTask, TaskHandler, current_task
 from tandemq.store.answers import Filter
 from tandemq.tasks import AsyncTask, Task
 
@@ -47,6 +48,7 @@ except PackageNotFoundError:  # run from a source tree that was never installed
     __version__ = "0+unknown"
 
 __all__ = [
+    "IN_TRANSACTION",
     "AsyncTask",
     "BrokerUnavailable",
     "ConfigurationError",
@@ -61,6 +63,7 @@ __all__ = [
     "IdempotencyConflict",
     "InvalidTask",
     "InvalidType",
+    "LeaseLost",
     "Linear",
     "NewTask",
     "NonRetryable",

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import logging
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, MutableMapping
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import Any, ClassVar
 
-from tandemq.core.errors import TandemQError
+from tandemq.core.errors import ConfigurationError, TandemQError
 from tandemq.core.lifecycle import Failure
 from tandemq.core.retry import RetryPolicy
 from tandemq.core.task import DEFAULT_QUEUE, DEFAULT_TIMEOUT_S
 from tandemq.core.values import Priority, Seconds
 
 _log = logging.getLogger("tandemq.task")
+_MAIN = ("__main__", "__mp_main__")
 
 
 class _TaskLogger(logging.LoggerAdapter[logging.Logger]):
@@ -26,6 +29,20 @@ class _TaskLogger(logging.LoggerAdapter[logging.Logger]):
         about = dict(self.extra or {})
         kwargs["extra"] = {**about, **(kwargs.get("extra") or {})}
         return f"[{about['task_type']} {about['task_id']} attempt {about['attempt']}] {msg}", kwargs
+
+
+class _InTransaction:
+    """The default of a parameter ``tx``: a call outside a worker has to pass a connection of its own."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(f"tx.{name}: the worker gives tx; a call of your own must pass tx=connection")
+
+    def __repr__(self) -> str:
+        return "IN_TRANSACTION"
+
+
+#: ``def pay(order_id: int, tx: Connection = IN_TRANSACTION)``: run in a transaction that also records the success.
+IN_TRANSACTION: Any = _InTransaction()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +131,33 @@ class TaskHandler(ABC):
     def on_dead_letter(self, task_id: int, payload: dict[str, Any], error: Failure) -> None:
         """Called once after the task was recorded as dead; best effort: not called if the process dies right then."""
         _log.error("task %s is dead: %s: %s", task_id, error.error_type, error.message)
+
+
+def default_name(target: Any) -> str:
+    """``module.qualname``; a ``__main__`` module counts under the name by which a worker imports the same file."""
+    module, qualname = place_of(target)
+    if not qualname or "<lambda>" in qualname:
+        raise ConfigurationError(f"{target!r} has no name of its own; give one with name=")
+    return f"{module}.{qualname.replace('<locals>.', '')}"
+
+
+def place_of(target: Any) -> tuple[str, str]:
+    """Module and qualified name of a handler, as a worker would import it."""
+    named = type(target) if isinstance(target, TaskHandler) else target
+    module = getattr(named, "__module__", "")
+    return (_main_name() if module in _MAIN else module), getattr(named, "__qualname__", "")
+
+
+def _main_name() -> str:
+    main = sys.modules.get("__main__")
+    spec = getattr(main, "__spec__", None)
+    if spec is not None and spec.name != "__main__":
+        return str(spec.name).removesuffix(".__main__")
+    path = getattr(main, "__file__", None)
+    if path is None:
+        return "__main__"
+    parts, folder = [Path(path).stem], Path(path).absolute().parent
+    while (folder / "__init__.py").exists():
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    return ".".join(parts)

@@ -115,6 +115,10 @@ class Producer:
                 raise
         return rows
 
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until what callers' transactions have committed is pushed; False when the time passed before that."""
+        return self._dispatcher.flush(timeout_s)
+
     def close(self) -> None:
         """Push what a caller committed just now, and end the threads."""
         self._dispatcher.close()

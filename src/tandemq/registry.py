@@ -10,7 +10,6 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from tandemq.core import values
@@ -28,7 +27,16 @@ from tandemq.core.lifecycle import Failure
 from tandemq.core.retry import RetryPolicy
 from tandemq.core.task import DEFAULT_QUEUE, DEFAULT_TIMEOUT_S, UNSET, Unset
 from tandemq.core.values import Priority, Seconds
-from tandemq.handler import CurrentTask, TaskHandler, current_task, reset_current, set_current
+from tandemq.handler import (
+    IN_TRANSACTION,
+    CurrentTask,
+    TaskHandler,
+    current_task,
+    default_name,
+    place_of,
+    reset_current,
+    set_current,
+)
 
 __all__ = [
     "CurrentTask",
@@ -42,7 +50,8 @@ __all__ = [
     "set_current",
 ]
 
-_MAIN = ("__main__", "__mp_main__")
+#: The parameter that gets the transaction in which the success is recorded.
+_TX = "tx"
 #: Raised by ``validate`` these steer the attempt as they would in the handler; anything else refuses the payload.
 _STEERING = (Retry, Retryable, Snooze, TaskTimeout, ValidationFailed)
 
@@ -76,6 +85,9 @@ class _Shape:
     @classmethod
     def of(cls, fn: Callable[..., Any], name: str) -> _Shape:
         signature = _signature(fn)
+        if _transaction_parameter(signature):
+            # The worker gives it: to an enqueue it does not exist.
+            signature = signature.replace(parameters=[p for n, p in signature.parameters.items() if n != _TX])
         required, allowed, extra = set(), set(), None
         for p in signature.parameters.values():
             if p.kind in {p.POSITIONAL_ONLY, p.VAR_POSITIONAL}:
@@ -118,6 +130,7 @@ class RegisteredTask:
     max_retries: int | None
     timeout_s: float | None
     shape: _Shape | None
+    takes_tx: bool = False
 
     @classmethod
     def of(cls, target: Any, options: TaskOptions) -> RegisteredTask:
@@ -145,6 +158,7 @@ class RegisteredTask:
             max_retries=policy.max_retries if retries is None else values.max_retries(retries),
             timeout_s=values.timeout(options.pick("timeout", handler, DEFAULT_TIMEOUT_S)),
             shape=None if handler else _Shape.of(fn, name),
+            takes_tx=_transaction_parameter(_signature(fn)),
         )
 
     def bind(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -167,9 +181,10 @@ class RegisteredTask:
             except TypeError as bad:
                 raise ValidationFailed(f"the payload does not fit {self.name}{self.shape.signature}: {bad}") from None
 
-    def call(self, payload: dict[str, Any]) -> Any:
+    def call(self, payload: dict[str, Any], tx: Any = None) -> Any:
         """Run the handler with a validated payload; a coroutine to be awaited when ``is_async``."""
-        return self.fn(payload) if self.handler is not None else self.fn(**payload)
+        given = {_TX: tx} if self.takes_tx else {}
+        return self.fn(payload, **given) if self.handler is not None else self.fn(**payload, **given)
 
     def on_dead_letter(self, task_id: int, payload: dict[str, Any], error: Failure) -> None:
         """Tell the handler class that its task is dead; functions have no such hook."""
@@ -211,35 +226,6 @@ class Registry:
         return len(self._tasks)
 
 
-def default_name(target: Any) -> str:
-    """``module.qualname``; a ``__main__`` module counts under the name by which a worker imports the same file."""
-    module, qualname = _place(target)
-    if not qualname or "<lambda>" in qualname:
-        raise ConfigurationError(f"{target!r} has no name of its own; give one with name=")
-    return f"{module}.{qualname.replace('<locals>.', '')}"
-
-
-def _place(target: Any) -> tuple[str, str]:
-    named = type(target) if isinstance(target, TaskHandler) else target
-    module = getattr(named, "__module__", "")
-    return (_main_name() if module in _MAIN else module), getattr(named, "__qualname__", "")
-
-
-def _main_name() -> str:
-    main = sys.modules.get("__main__")
-    spec = getattr(main, "__spec__", None)
-    if spec is not None and spec.name != "__main__":
-        return str(spec.name).removesuffix(".__main__")
-    path = getattr(main, "__file__", None)
-    if path is None:
-        return "__main__"
-    parts, folder = [Path(path).stem], Path(path).absolute().parent
-    while (folder / "__init__.py").exists():
-        parts.insert(0, folder.name)
-        folder = folder.parent
-    return ".".join(parts)
-
-
 def _signature(fn: Callable[..., Any]) -> inspect.Signature:
     if sys.version_info >= (3, 14):  # annotations are evaluated late there, and may name what only type checkers import
         from annotationlib import Format
@@ -248,8 +234,20 @@ def _signature(fn: Callable[..., Any]) -> inspect.Signature:
     return inspect.signature(fn)
 
 
+def _transaction_parameter(signature: inspect.Signature) -> bool:
+    """Whether there is a ``tx`` that is the transaction; annotated as something else it is payload."""
+    parameter = signature.parameters.get(_TX)
+    if parameter is None:
+        return False
+    if parameter.default is IN_TRANSACTION or parameter.annotation is parameter.empty:
+        return True
+    said = getattr(parameter.annotation, "__forward_arg__", parameter.annotation)
+    name = said if isinstance(said, str) else getattr(said, "__name__", "")
+    return name.rpartition(".")[2] in {"Connection", "Any"}
+
+
 def _origin(task: RegisteredTask) -> tuple[str, str]:
-    module, qualname = _place(task.fn if task.handler is None else task.handler)
+    module, qualname = place_of(task.fn if task.handler is None else task.handler)
     return module, qualname or repr(task.fn)
 
 
@@ -263,6 +261,10 @@ def _check_callable(fn: Any, handler: TaskHandler | None, name: str) -> None:
         raise ConfigurationError(f"task {name!r} must be a function or a TaskHandler subclass, not {fn!r}")
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise ConfigurationError(f"task {name!r} is a generator function: calling it would run nothing")
+    if _is_async(fn) and _transaction_parameter(_signature(fn)):
+        raise ConfigurationError(
+            f"task {name!r} is async and takes tx: its SQL would hold up the event loop, so make it a plain def"
+        )
     for hook in ("validate", "on_dead_letter") if handler is not None else ():
         if inspect.iscoroutinefunction(getattr(handler, hook)):
             raise ConfigurationError(f"{hook} of task {name!r} must be a plain def; only process may be async")

@@ -11,9 +11,12 @@ from tests.contract.store_leasing import LeasingContract
 from tests.contract.store_producing import ProducingContract
 from tests.contract.store_searching import SearchingContract
 from tests.contract.store_settling import SettlingContract
+from tests.contract.store_transactions import TransactionsContract
 
 
-class TestMySqlStore(ProducingContract, LeasingContract, SettlingContract, InspectingContract, SearchingContract):
+class TestMySqlStore(
+    ProducingContract, LeasingContract, SettlingContract, InspectingContract, SearchingContract, TransactionsContract
+):
     @pytest.fixture
     def settings(self, mysql_url: str) -> Settings:
         settings = Settings(database_url=mysql_url, redis_url="redis://nowhere")

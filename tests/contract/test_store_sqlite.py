@@ -13,9 +13,12 @@ from tests.contract.store_leasing import LeasingContract
 from tests.contract.store_producing import ProducingContract
 from tests.contract.store_searching import SearchingContract
 from tests.contract.store_settling import SettlingContract
+from tests.contract.store_transactions import TransactionsContract
 
 
-class TestSqliteStore(ProducingContract, LeasingContract, SettlingContract, InspectingContract, SearchingContract):
+class TestSqliteStore(
+    ProducingContract, LeasingContract, SettlingContract, InspectingContract, SearchingContract, TransactionsContract
+):
     @pytest.fixture
     def settings(self, tmp_path: Path) -> Settings:
         settings = Settings(database_url=f"sqlite:///{tmp_path / 'store.db'}", redis_url="redis://nowhere")

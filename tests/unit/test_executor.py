@@ -31,10 +31,20 @@ def lease(task_type: str, payload: str = "{}", *, attempt: int = 1, max_retries:
     return Lease(1, "default", 0, task_type, payload, options, attempt, max_retries, 0, 1, 99)
 
 
+def _no_transaction(_: float | None):
+    raise AssertionError("no handler here takes tx")
+
+
 def make(fn, **options) -> Executor:
     registry = reg.Registry()
     registry.add(reg.RegisteredTask.of(fn, reg.TaskOptions(name="t", **options)))
-    return Executor(registry, clock=SystemClock(), rng=random.Random(1), max_result_bytes=1000)
+    return Executor(
+        registry,
+        clock=SystemClock(),
+        rng=random.Random(1),
+        max_result_bytes=1000,
+        transaction=_no_transaction,
+    )
 
 
 def run(executor: Executor, limit_s: float | None = None, **kwargs):

@@ -10,6 +10,7 @@ import tandemq.core.errors
 import tandemq.testing
 
 PUBLIC = [
+    "IN_TRANSACTION",
     "AsyncTask",
     "BrokerUnavailable",
     "ConfigurationError",
@@ -24,6 +25,7 @@ PUBLIC = [
     "IdempotencyConflict",
     "InvalidTask",
     "InvalidType",
+    "LeaseLost",
     "Linear",
     "NewTask",
     "NonRetryable",

@@ -10,6 +10,7 @@
     ├── TaskNotFound (LookupError)
     ├── TaskDead, TaskCancelled              raised by ``handle.result()``
     ├── NotMigrated                          the schema is missing or older than this code
+    ├── LeaseLost                            the task that ran here is another worker's by now
     ├── StoreRefused                         the database refused a statement: sent again, it would say the same
     ├── ForeignInstall                       this Redis namespace belongs to another database
     └── Unavailable                          a server cannot be reached
@@ -105,6 +106,10 @@ class StoreUnknown(StoreUnavailable):
     """The connection broke during COMMIT: written or not, nobody knows. Never to be read as "failed"."""
 
     unknown = True
+
+
+class LeaseLost(TandemQError):
+    """A handler's transaction found its task under another lease (or ended): all of it was rolled back."""
 
 
 class StoreRefused(TandemQError):

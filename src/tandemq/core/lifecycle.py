@@ -7,7 +7,7 @@ by whoever ends a lease) -> Verdict (``decide``).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from random import Random
 from typing import assert_never
@@ -114,6 +114,11 @@ class Returned:
 
 
 @dataclass(frozen=True, slots=True)
+class Recorded:
+    """The handler's own transaction has recorded its success."""
+
+
+@dataclass(frozen=True, slots=True)
 class Raised:
     """The handler raised ``exc``; ``retry_delay_s`` is what ``Retry(delay)`` asked for."""
 
@@ -145,9 +150,13 @@ class TimedOut:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The lease ran out or the process died: the run may have happened, wholly or in part."""
+    """The lease ran out or the process died: the run may have happened, wholly or in part.
+
+    ``doubtful``: its own transaction may have recorded its success.
+    """
 
     failure: Failure
+    doubtful: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +174,7 @@ class Expired:
     failure: Failure
 
 
-Outcome = Returned | Raised | Snoozed | Invalid | TimedOut | Lost | Interrupted | Expired
+Outcome = Returned | Recorded | Raised | Snoozed | Invalid | TimedOut | Lost | Interrupted | Expired
 
 
 # Verdicts: what is done about it.
@@ -173,23 +182,28 @@ Outcome = Returned | Raised | Snoozed | Invalid | TimedOut | Lost | Interrupted 
 
 @dataclass(frozen=True, slots=True)
 class Succeed:
-    """running -> succeeded."""
+    """running -> succeeded. ``recorded``: that is committed already, the lease and the counters are left to do."""
 
     result: str | None = None
     note: str = ""
+    recorded: bool = False
 
 
 #: The most frequent verdict: there is one a task.
-_SUCCEED = Succeed()
+_SUCCEED, _RECORDED = Succeed(), Succeed(recorded=True)
 
 
 @dataclass(frozen=True, slots=True)
 class RetryIn:
-    """running -> pending, due in ``delay_s`` seconds of database time; the attempt stays used."""
+    """running -> pending, due in ``delay_s`` seconds of database time; the attempt stays used.
+
+    ``doubtful``, here and in ``Bury``: unless the row turns out to have succeeded under the same token.
+    """
 
     delay_s: float
     failure: Failure
     outcome: str = "failed"
+    doubtful: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +227,7 @@ class Bury:
     reason: DeadReason
     failure: Failure
     outcome: str = "failed"
+    doubtful: bool = False
 
 
 Verdict = Succeed | RetryIn | SnoozeIn | Release | Bury
@@ -231,11 +246,13 @@ class Attempt:
         return self.number > self.max_retries
 
 
-def decide(attempt: Attempt, outcome: Outcome, policy: RetryPolicy, rng: Random) -> Verdict:  # noqa: C901 - one match
+def decide(attempt: Attempt, outcome: Outcome, policy: RetryPolicy, rng: Random) -> Verdict:  # noqa: C901, PLR0912 - one match
     """The only code that says retry or bury. Pure; a raising ``when`` or backoff callable is the caller's to catch."""
     match outcome:
         case Returned(result, note):
             return _SUCCEED if result is None and not note else Succeed(result, note)
+        case Recorded():
+            return _RECORDED
         case Snoozed(delay_s):
             return SnoozeIn(_bounded(delay_s))
         case Invalid(failure):
@@ -249,8 +266,9 @@ def decide(attempt: Attempt, outcome: Outcome, policy: RetryPolicy, rng: Random)
             return Release(failure if begun else None)
         case TimedOut(failure):
             return _again(attempt, failure, policy, rng, DeadReason.TIMEOUT, "timeout")
-        case Lost(failure):
-            return _again(attempt, failure, policy, rng, DeadReason.LEASE_LOST, "lease_lost")
+        case Lost(failure, doubtful):
+            verdict = _again(attempt, failure, policy, rng, DeadReason.LEASE_LOST, "lease_lost")
+            return replace(verdict, doubtful=doubtful) if doubtful else verdict
         case Raised(exc, failure, delay_s):
             if policy.decision(exc, attempt.number) == "give_up":
                 return Bury(DeadReason.NON_RETRYABLE, failure)
@@ -269,7 +287,7 @@ def _bounded(delay_s: float) -> float:
 
 def _again(
     attempt: Attempt, failure: Failure, policy: RetryPolicy, rng: Random, reason: DeadReason, outcome: str
-) -> Verdict:
+) -> RetryIn | Bury:
     if attempt.is_last:
         return Bury(reason, failure, outcome)
     return RetryIn(policy.delay(attempt.number, rng), failure, outcome)

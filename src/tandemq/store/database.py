@@ -74,7 +74,7 @@ _databases: weakref.WeakSet[Database] = weakref.WeakSet()
 def _forget_connections() -> None:
     # A forked child must not speak on its parent's sockets, nor close them.
     for database in list(_databases):
-        database.engine.dispose(close=False)
+        database.forget_connections()
 
 
 os.register_at_fork(after_in_child=_forget_connections)
@@ -89,8 +89,9 @@ class Database:
         self.clock = clock or SystemClock()
         self._wall = SystemClock()
         self._rng = new_random()
-        self._test_clock = clock is not None and self.dialect is MYSQL
+        self.is_test_clock = clock is not None and self.dialect is MYSQL
         self.engine = engines.build(self.url, self.clock)
+        self._handlers: sa.Engine | None = None
         self._driver_errors: tuple[type[Exception], ...] = (self.engine.dialect.loaded_dbapi.Error, OSError)
         self._connect_errors = (*self._driver_errors, SQLAlchemyError, RuntimeError)
         _databases.add(self)
@@ -110,9 +111,24 @@ class Database:
         """Run ``work`` in one READ COMMITTED transaction without locks."""
         return self._run(work, write=False, repeatable=True, lock_waits=LOCK_WAIT_TRIES, crash="")
 
+    def handlers_engine(self) -> sa.Engine:
+        """The connections that are lent to handlers; made when the first one asks (two threads may: one is kept)."""
+        if self._handlers is None:
+            self._handlers = engines.build(self.url, self.clock, for_handlers=True)
+        return self._handlers
+
+    def forget_connections(self) -> None:
+        """For a forked child: without a word to the server, whose sockets are the parent's."""
+        for engine in self._engines():
+            engine.dispose(close=False)
+
     def close(self) -> None:
         """Drop all connections."""
-        self.engine.dispose()
+        for engine in self._engines():
+            engine.dispose()
+
+    def _engines(self) -> list[sa.Engine]:
+        return [engine for engine in (self.engine, self._handlers) if engine is not None]
 
     def pause(self, turn: int) -> None:
         """Wait a moment, longer at every turn, jittered, in real time."""
@@ -200,7 +216,7 @@ class Database:
                 tx.begun = True
             engines.take_time(connection.info, self.clock)
             return tx
-        if self._test_clock:
+        if self.is_test_clock:
             cursor.execute(f"SET @@session.timestamp = {self.clock.now().timestamp():.6f}")
         return OwnTx(cursor, connection.info, MYSQL, writes=write, crash=crash)
 

@@ -23,6 +23,7 @@ from tandemq.store.dialects import instant, stamp
 #: A third of the default lease: one connection that hangs must not cost a worker the renewal of all its leases.
 CONNECT_TIMEOUT_S, READ_TIMEOUT_S, WRITE_TIMEOUT_S = 5, 10, 10
 #: A connection that idled longer is replaced when taken out; the server drops it after ``wait_timeout`` = 60 s.
+HANDLERS_READ_TIMEOUT_S = 3600
 POOL_RECYCLE_S = 30
 SQLITE_BUSY_S = 15
 SQLITE_FILE = "tandemq.db"
@@ -82,8 +83,12 @@ def default_driver() -> str:
     return "mysqldb"
 
 
-def build(url: URL, clock: Clock, *, read_timeout_s: int = READ_TIMEOUT_S) -> sa.Engine:
-    """An engine whose pool hands out the most recently used connection first and resets nothing by itself."""
+def build(url: URL, clock: Clock, *, read_timeout_s: int = READ_TIMEOUT_S, for_handlers: bool = False) -> sa.Engine:
+    """An engine whose pool hands out the most recently used connection first and resets nothing by itself.
+
+    ``for_handlers``: its connections are lent to handlers that take ``tx``, one to each that runs. Their statements may
+    take as long as the handler may, autocommit is off, and what they leave is rolled back.
+    """
     common: dict[str, Any] = {
         "poolclass": QueuePool,
         # Filled as needed. No overflow: that is closed on return, and a new connection costs PyMySQL 20 ms of CPU (it
@@ -97,14 +102,17 @@ def build(url: URL, clock: Clock, *, read_timeout_s: int = READ_TIMEOUT_S) -> sa
         "pool_reset_on_return": None,
         "hide_parameters": True,
     }
+    if for_handlers:
+        read_timeout_s = HANDLERS_READ_TIMEOUT_S
+        common |= {"pool_size": 0, "pool_reset_on_return": "rollback", "pool_pre_ping": True}
     if url.get_backend_name() == "sqlite":
-        return _build_sqlite(url, clock, common)
+        return _build_sqlite(url, clock, common, begins=for_handlers)
     timeouts: dict[str, Any] = {
         "connect_timeout": CONNECT_TIMEOUT_S,
         "read_timeout": read_timeout_s,
         "write_timeout": WRITE_TIMEOUT_S,
         # Transactions begin with an explicit BEGIN (store.transaction): a single statement needs no COMMIT.
-        "autocommit": True,
+        "autocommit": not for_handlers,
         "client_flag": _FOUND_ROWS | _MULTI_STATEMENTS,
     }
     try:
@@ -117,7 +125,7 @@ def build(url: URL, clock: Clock, *, read_timeout_s: int = READ_TIMEOUT_S) -> sa
             f" ({missing})"
         ) from None
     # First of all listeners: SQLAlchemy's own asks for the sql_mode once, and must find the one that stays.
-    event.listen(engine, "connect", _prepare_mysql, insert=True)
+    event.listen(engine, "connect", _prepare_for_handlers if for_handlers else _prepare_mysql, insert=True)
     return engine
 
 
@@ -141,7 +149,8 @@ def _prepare_mysql(dbapi_connection: Any, record: Any) -> None:
         cursor.execute("SELECT VERSION(), @@max_allowed_packet")
         version, max_packet = cursor.fetchone()
         record.info["max_packet"] = int(max_packet)
-        if "mariadb" in str(version).lower():
+        record.info["is_mariadb"] = "mariadb" in str(version).lower()
+        if record.info["is_mariadb"]:
             # A client that is stopped inside a transaction loses its row locks after this time.
             # MySQL knows no such setting: there wait_timeout does it.
             cursor.execute("SET SESSION idle_transaction_timeout = 10")
@@ -149,7 +158,14 @@ def _prepare_mysql(dbapi_connection: Any, record: Any) -> None:
         cursor.close()
 
 
-def _build_sqlite(url: URL, clock: Clock, common: dict[str, Any]) -> sa.Engine:
+def _prepare_for_handlers(dbapi_connection: Any, record: Any) -> None:
+    _prepare_mysql(dbapi_connection, record)
+    cursor = dbapi_connection.cursor()
+    cursor.execute("SET SESSION autocommit = 0")
+    cursor.close()
+
+
+def _build_sqlite(url: URL, clock: Clock, common: dict[str, Any], *, begins: bool = False) -> sa.Engine:
     arguments = {"timeout": SQLITE_BUSY_S, "check_same_thread": False, "isolation_level": None}
     engine = sa.create_engine(url, connect_args=arguments, **common)
 
@@ -163,6 +179,9 @@ def _build_sqlite(url: URL, clock: Clock, common: dict[str, Any]) -> sa.Engine:
         _use_wal(dbapi_connection)
 
     event.listen(engine, "connect", prepare)
+    if begins:
+        # At once: a transaction that reads first cannot write any more once somebody else has written.
+        event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
     return engine
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from tandemq.core.errors import PayloadTooLarge, StoreRefused
 from tandemq.core.lifecycle import Bury, Event, Failure, Release, RetryIn, Status, Succeed, Verdict
 from tandemq.core.task import Lease
-from tandemq.store.answers import Claim, Settled, Settlement
+from tandemq.store.answers import Claim, Moved, Settled, Settlement
 from tandemq.store.base import holder
 from tandemq.store.claiming import ClaimingStore
 from tandemq.store.database import Abandon, LockWait
@@ -136,7 +136,9 @@ class LeasingStore(ClaimingStore):
     def _finish_held(
         self, tx: OwnTx, settlements: Sequence[Settlement], closing: Collection[int], worker_id: str
     ) -> Settled:
-        rows = {r.id: r for r in self._held(tx, [s.lease.id for s in settlements])}
+        recorded = [s.lease for s in settlements if isinstance(s.verdict, Succeed) and s.verdict.recorded]
+        settlements = [s for s in settlements if not (isinstance(s.verdict, Succeed) and s.verdict.recorded)]
+        rows = {r.id: r for r in self._held(tx, [s.lease.id for s in settlements])} if settlements else {}
         committed = self._tokens_of_locked(tx, [s.lease.id for s in settlements if s.lease.id not in rows])
         live: dict[tuple[int, int], Settling] = {}
         again: list[Again] = []
@@ -154,8 +156,13 @@ class LeasingStore(ClaimingStore):
                 again.append(Again(row, lease, verdict, event))
             else:
                 fenced.append((row, lease, verdict))
+        again = self._told_apart(tx, again, fenced)
         answers, counts = self.settler.settle(tx, list(live.values()))
         answers += self.settler.repeat(tx, again)
+        answers += [Moved.of_success(lease) for lease in recorded]
+        # Committed by their own transactions, which left the counters to this one.
+        recorded += [a.lease for a in again if a.event is Event.SUCCEED and not isinstance(a.verdict, Succeed)]
+        counts.update((lease.queue, lease.task_type, Status.SUCCEEDED.value) for lease in recorded)
         self.settler.record_fenced(tx, fenced, worker_id)
         closed = set(closing) - {lease.token for lease in locked}
         tx.commit(*self._closing(closed), *self.settler.counting(counts))
@@ -164,6 +171,25 @@ class LeasingStore(ClaimingStore):
             fenced=tuple(sorted([*gone, *(row.id for row, _, _ in fenced)])),
             locked=tuple(lease.id for lease in locked),
         )
+
+    def _told_apart(self, tx: Tx, again: Sequence[Again], fenced: list[tuple[Held, Lease, Verdict]]) -> list[Again]:
+        """Those that were written before indeed; the others are late, and go to ``fenced``.
+
+        A rescue or a hand-back by others leaves the row pending under the same token: only the outcome in the history
+        and the attempt that is given back tell whose doing it was.
+        """
+        retries = [a.row.id for a in again if isinstance(a.verdict, RetryIn) and a.event is not Event.SUCCEED]
+        outcomes = set(map(tuple, tx.rows(self.queries.outcomes_of(retries)))) if retries else set()
+        written: list[Again] = []
+        for one in again:
+            row, lease, verdict, event = one
+            ours = True
+            if row.id in retries and isinstance(verdict, RetryIn):
+                ours = (row.id, lease.fence, verdict.outcome) in outcomes
+            elif row.status == Status.PENDING and event is not Event.SUCCEED:
+                ours = row.attempts < lease.attempt
+            (written.append(one) if ours else fenced.append((row, lease, verdict)))
+        return written
 
     def _finish_in_halves(self, settlements: Sequence[Settlement], closing: Collection[int], worker_id: str) -> Settled:
         """Halve until the culprit is alone; that one is stored without its text."""
@@ -212,7 +238,7 @@ def _fast(settlements: Sequence[Settlement]) -> _Fast | None:
     kinds: list[tuple[str, str, str]] = []
     succeeded = Status.SUCCEEDED.value
     for lease, verdict in settlements:
-        if type(verdict) is not Succeed or verdict.note:
+        if type(verdict) is not Succeed or verdict.note or verdict.recorded:
             return None
         pairs.append((lease.id, lease.token))
         kinds.append((lease.queue, lease.task_type, succeeded))

@@ -67,6 +67,27 @@ class Producing(Protocol):
         ...
 
 
+class HandlerTransaction(Protocol):
+    """An open transaction on a connection of its own, lent to a handler that takes ``tx``."""
+
+    @property
+    def connection(self) -> Transaction:
+        """A SQLAlchemy Connection. A commit by the handler is refused; a rollback of it undoes what it has written."""
+        ...
+
+    def succeed(self, lease: Lease, result: str | None, note: str = "") -> None:
+        """Record the task's success, guarded by its token, and commit it with everything the handler wrote.
+
+        LeaseLost: the row is no longer this lease's, all of it was rolled back. StoreUnknown: the answer to COMMIT was
+        lost; an ordinary verdict sent after it waits for the old session, and tells. Any other error: rolled back.
+        """
+        ...
+
+    def close(self, *, broken: bool = False) -> None:
+        """Roll back what was not committed; ``broken``: the connection may be in the middle of a statement."""
+        ...
+
+
 class Leasing(Protocol):
     """Claim, renew, finish, end: every write after the claim is guarded by (id, token, running)."""
 
@@ -120,6 +141,10 @@ class Leasing(Protocol):
         ``cancelled``.
         A verdict sent twice is accepted twice (an equal final row under the own token is not fenced).
         """
+        ...
+
+    def transaction(self, limit_s: float | None) -> HandlerTransaction:
+        """Open a transaction for a handler with this time limit. StoreUnavailable."""
         ...
 
     def expired_claims(self, limit: int) -> list[Claim]:

@@ -114,6 +114,8 @@ class Again(NamedTuple):
 
 def same_again(row: Held, verdict: Verdict) -> Event | None:
     """As which event this verdict, under the row's own token, has been written before (its answer was lost)."""
+    if isinstance(verdict, RetryIn | Bury) and verdict.doubtful and row.status == Status.SUCCEEDED:
+        return Event.SUCCEED
     match verdict:
         case Succeed():
             return Event.SUCCEED if row.status == Status.SUCCEEDED else None

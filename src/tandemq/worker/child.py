@@ -52,6 +52,7 @@ class Child:
             clock=clock,
             rng=ids.new_random(),
             max_result_bytes=settings.max_result_bytes,
+            transaction=store.transaction,
             encoder=encoder,
         )
         self.inbox = Inbox(orders["slots"], clock)

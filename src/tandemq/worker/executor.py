@@ -17,13 +17,24 @@ from typing import Any
 from tandemq.core import codec, failure
 from tandemq.core.clock import Clock
 from tandemq.core.crash import crash_point
-from tandemq.core.errors import InvalidTask, Retry, Snooze, TaskTimeout, ValidationFailed
+from tandemq.core.errors import (
+    InvalidTask,
+    LeaseLost,
+    Retry,
+    Snooze,
+    StoreUnavailable,
+    StoreUnknown,
+    TaskTimeout,
+    ValidationFailed,
+)
 from tandemq.core.lifecycle import (
     Attempt,
     Failure,
     Invalid,
+    Lost,
     Outcome,
     Raised,
+    Recorded,
     Returned,
     Snoozed,
     TimedOut,
@@ -33,8 +44,11 @@ from tandemq.core.lifecycle import (
 from tandemq.core.retry import MAX_DELAY_S, RetryPolicy, policy_of
 from tandemq.core.task import DEFAULT_TIMEOUT_S, Lease
 from tandemq.registry import CurrentTask, RegisteredTask, Registry, reset_current, set_current
+from tandemq.store.protocol import HandlerTransaction
 from tandemq.worker.limits import TimeLimits
 
+#: A handler that takes tx comes back after this when the database has no connection for it; no attempt is used.
+NO_TRANSACTION_S = 1.0
 LONGEST_LIMIT_S = 100 * 366 * 86_400.0
 _NOT_GIVEN = object()
 #: A handler that returned nothing, and what a success is judged by: one of each, since there is one a task.
@@ -89,9 +103,10 @@ class Executor:
         clock: Clock,
         rng: Random,
         max_result_bytes: int,
+        transaction: Callable[[float | None], HandlerTransaction],
         encoder: codec.Encoder | None = None,
     ) -> None:
-        self._registry, self._clock, self._rng = registry, clock, rng
+        self._registry, self._clock, self._rng, self._transaction = registry, clock, rng, transaction
         self._max_result_bytes, self._encoder = max_result_bytes, encoder
         self._limits = TimeLimits(clock)
         self._loop = AsyncLoop()
@@ -128,6 +143,8 @@ class Executor:
 
         reset = set_current(current)
         try:
+            if task.takes_tx:
+                return self._run_in_transaction(task, lease, limit_s)
             crash_point("run.before_handler")
             value = self._limits.call(self._call, None if task.is_async else limit_s, task, lease, limit_s)
             crash_point("run.after_handler")
@@ -137,13 +154,36 @@ class Executor:
         finally:
             reset_current(reset)
 
-    def _call(self, task: RegisteredTask, lease: Lease, limit_s: float | None) -> Any:
+    def _run_in_transaction(self, task: RegisteredTask, lease: Lease, limit_s: float | None) -> Outcome:
+        try:
+            tx = self._transaction(limit_s)
+        except StoreUnavailable:
+            return Snoozed(NO_TRANSACTION_S)  # nothing has begun
+        broken = True
+        try:
+            crash_point("run.before_handler")
+            value = self._limits.call(self._call, limit_s, task, lease, limit_s, tx.connection)
+            crash_point("run.after_handler")
+            returned = _NOTHING if value is None else self._returned(value)
+            tx.succeed(lease, returned.result, returned.note)
+            broken = False
+        except (LeaseLost, StoreUnknown) as lost:
+            broken = isinstance(lost, StoreUnknown)
+            return Lost(failure.describe(lost), doubtful=True)
+        except Exception as exc:
+            broken = isinstance(exc, TaskTimeout)  # it may have fallen between a statement and its answer
+            raise
+        finally:
+            tx.close(broken=broken)
+        return Recorded()
+
+    def _call(self, task: RegisteredTask, lease: Lease, limit_s: float | None, tx: Any = None) -> Any:
         try:
             payload = codec.decode(lease.payload)
         except (ValueError, RecursionError) as bad:
             raise ValidationFailed(f"the stored payload is not JSON: {bad}") from None
         task.validate(payload)
-        value = task.call(payload)
+        value = task.call(payload, tx)
         return self._loop.run(_limited(value, limit_s)) if task.is_async else value
 
     def _returned(self, value: Any) -> Returned:

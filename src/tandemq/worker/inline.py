@@ -10,6 +10,7 @@ from tandemq.core import codec, ids
 from tandemq.core.clock import Clock
 from tandemq.core.settings import Settings
 from tandemq.core.task import DEFAULT_QUEUE, Level
+from tandemq.producer import Producer
 from tandemq.redeliver import dispatch
 from tandemq.registry import Registry
 from tandemq.store.answers import Settlement
@@ -18,6 +19,7 @@ from tandemq.worker.executor import Executor
 
 INLINE_WORKER = "inline"
 _BATCH = 50
+FLUSH_S = 5.0
 
 
 class Application(Protocol):
@@ -44,6 +46,11 @@ class Application(Protocol):
         ...
 
     @property
+    def producer(self) -> Producer:
+        """What pushes."""
+        ...
+
+    @property
     def encoder(self) -> codec.Encoder | None:
         """The codec hook."""
         ...
@@ -60,6 +67,7 @@ def run_until_idle(app: Application, clock: Clock, limit: int = 10_000) -> int:
         clock=clock,
         rng=ids.new_random(),
         max_result_bytes=app.settings.max_result_bytes,
+        transaction=app.store.transaction,
         encoder=app.encoder,
     )
     runs = 0
@@ -75,6 +83,7 @@ def run_until_idle(app: Application, clock: Clock, limit: int = 10_000) -> int:
 
 def _turn(app: Application, executor: Executor) -> int | None:
     """Promote, pop, claim, run, finish; None when there was nothing to pop."""
+    app.producer.flush(FLUSH_S)  # what a handler enqueued in its own transaction
     queues = app.broker.queues() | {DEFAULT_QUEUE}
     levels = sorted(
         (Level(queue, p) for queue in sorted(queues) for p in app.broker.levels(queue)), key=lambda x: -x.priority
