@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from tandemq.core.clock import SystemClock
-from tandemq.core.lifecycle import Release
+from tandemq.core.lifecycle import Release, RetryIn
 from tandemq.core.settings import Settings
 from tandemq.core.task import Lease
 from tandemq.store.answers import Settled
 from tandemq.worker.arena import Arena
-from tandemq.worker.leases import Ending, LeaseEnder
+from tandemq.worker.leases import Ending, LeaseEnder, endings
+from tandemq.worker.process import ChildProcess
 from tests.probe import Probe
 from tests.servers import MySQLServer, RedisServer
 from tests.waiting import eventually
@@ -157,7 +158,7 @@ def test_a_claim_that_was_under_way_is_given_back_and_locked_rows_are_asked_for_
     assert held is not None
     held.held([3])
     for snapshot in arena.snapshots():
-        ending = Ending(snapshot, culprits=(), interrupted=False, rng=random.Random(1))
+        ending = Ending(snapshot, rng=random.Random(1))
         ender.add(ending)
     while not ender.is_idle:
         ender.step()
@@ -171,6 +172,35 @@ def test_a_waiting_task_of_a_dead_process_is_handed_back_even_on_its_last_attemp
     assert batch is not None
     batch.held([3])
     (snapshot,) = arena.snapshots()
-    ending = Ending(snapshot, culprits=(), interrupted=False, rng=random.Random(1))
+    ending = Ending(snapshot, rng=random.Random(1))
     assert ending.judge(Lease(3, "q", 0, "t", "{}", "", 1, 0, 0, 1, 8)) == Release(None)
+    arena.close()
+
+
+def test_who_had_ended_loses_no_attempt_to_the_one_that_killed_the_process(tmp_path: Path) -> None:
+    """Not yet written is not running: only what was in the middle of its handler can have killed the process."""
+    arena = Arena.create()
+    for token, ended in ((8, (3,)), (9, (4, 5))):
+        batch = arena.open(token, [3] if token == 8 else [4, 5], 10.0)
+        assert batch is not None
+        batch.held([3] if token == 8 else [4, 5])
+        for task_id in ended:
+            batch.begin(task_id, 1.0, None)
+            batch.end(task_id, 2.0)
+    child = ChildProcess(arena, None, 0, 0.0)  # type: ignore[arg-type]
+
+    def verdicts(*running: int) -> dict[int, Any]:
+        for task_id in running:
+            again = arena.open(10, [task_id], 10.0)
+            assert again is not None
+            again.held([task_id])
+            again.begin(task_id, 1.0, None)
+        leases = [Lease(i, "q", 0, "t", "{}", "", 1, 3, 0, 1, 8) for i in (3, 4, 5, *running)]
+        by_id = {i: ending for ending in endings(child, random.Random(1)) for i in ending.ids}
+        return {lease.id: by_id[lease.id].judge(lease) for lease in leases}
+
+    alone = verdicts()
+    assert all(isinstance(verdict, RetryIn) for verdict in alone.values())
+    beside = verdicts(7)
+    assert {i: type(verdict) for i, verdict in beside.items()} == {3: Release, 4: Release, 5: Release, 7: RetryIn}
     arena.close()

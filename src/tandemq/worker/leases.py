@@ -141,11 +141,20 @@ class Ending:
 
     Waiting tasks are handed back. Begun ones: interrupted if the process was stopped on purpose; of a process that
     was killed for a culprit the culprit timed out and its neighbours are handed back; otherwise all of them are lost,
-    for any of them may have killed it.
+    for any of them may have killed it. One whose handler had ended is handed back too while there is such a suspect,
+    which pays with an attempt: without one it is the suspect (a thread that it left behind, the memory it took).
     """
 
-    def __init__(self, snapshot: Snapshot, *, culprits: Collection[int], interrupted: bool, rng: Random) -> None:
-        self.snapshot = snapshot
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        *,
+        culprits: Collection[int] = (),
+        interrupted: bool = False,
+        others_ran: bool = False,
+        rng: Random,
+    ) -> None:
+        self.snapshot, self._others_ran = snapshot, others_ran
         self.ids = [record.id for record in snapshot.records]
         self._states = {record.id: record.state for record in snapshot.records}
         self._culprits, self._interrupted, self._rng = culprits, interrupted, rng
@@ -165,7 +174,26 @@ class Ending:
             return TimedOut(failure("TaskTimeout", "still running after its time limit; its process was replaced"))
         if self._culprits or self._interrupted:
             return Interrupted(True, failure("Interrupted", "its process was stopped while it ran"))
+        if state is State.ENDED and self._others_ran:
+            return Interrupted(
+                True, failure("ResultLost", "it had ended, but its process died before that was written")
+            )
         return Lost(failure("ProcessLost", "its process died while it ran"))
+
+
+def endings(child: ChildProcess, rng: Random) -> list[Ending]:
+    """One for each token that a reaped child held."""
+    held = child.leases()
+    return [
+        Ending(
+            snapshot,
+            culprits=child.culprits,
+            interrupted=child.stopping,
+            others_ran=any(record.state is State.BEGUN for s in held for record in s.records),
+            rng=rng,
+        )
+        for snapshot in held
+    ]
 
 
 class LeaseEnder:

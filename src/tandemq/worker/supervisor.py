@@ -24,12 +24,13 @@ from tandemq.core import crash, ids
 from tandemq.core.clock import Clock, SystemClock
 from tandemq.core.errors import ForeignInstall, TandemQError, Unavailable
 from tandemq.core.settings import Settings
+from tandemq.doctor import unsafe
 from tandemq.mover import Mover
 from tandemq.reconciler import Reconciler
 from tandemq.service import Loop, Throttle
 from tandemq.store.answers import Moved
 from tandemq.store.protocol import Store
-from tandemq.worker.leases import Ending, LeaseEnder, LeaseKeeper
+from tandemq.worker.leases import LeaseEnder, LeaseKeeper, endings
 from tandemq.worker.options import WorkerOptions
 from tandemq.worker.process import ChildProcess
 
@@ -153,8 +154,8 @@ class Supervisor:
         code = child.reap()
         self._children.remove(child)
         self._after_death(child, code)
-        for snapshot in child.leases():
-            self.ender.add(Ending(snapshot, culprits=child.culprits, interrupted=child.stopping, rng=self._rng))
+        for ending in endings(child, self._rng):
+            self.ender.add(ending)
         child.arena.close()
         self._ending.wake()
 
@@ -168,7 +169,8 @@ class Supervisor:
             self._spawn_at = now + RESPAWN_CAP_S
         elif child.away:
             self._spawn_at = now + SPAWN_PAUSE_S
-        elif code and not child.stopping and not child.culprits:
+        # Exit code 0 with tasks in hand is a handler's os._exit(0): a death like any other.
+        elif (code or child.leases()) and not child.stopping and not child.culprits:
             _log.warning("child %d died (exit code %d), its tasks are handled now", child.pid, code)
             self._deaths.append(now)
             if len(self._deaths) == self._deaths.maxlen and now - self._deaths[0] < RESPAWN_CAP_S:
@@ -280,6 +282,8 @@ def run_worker(app_spec: str, settings: Settings, options: WorkerOptions) -> int
     store, broker = stores.connect(settings), brokers.connect(settings, clock)
     try:
         _first_contact(store, broker, clock)
+        for finding in unsafe(store, broker):
+            _log.warning("%s: %s (see: tandemq doctor)", finding.name, finding.sentence)
         supervisor = Supervisor(
             app_spec, settings, options, store=store, broker=broker, clock=clock, rng=ids.new_random()
         )
