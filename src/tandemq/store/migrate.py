@@ -23,6 +23,7 @@ LOCK_WAIT_S = 60
 #: Altering a big table takes its time.
 READ_TIMEOUT_S = 24 * 3600
 _PREFIX = "tandemq_"
+DUPLICATE_COLUMN = 1060
 
 
 class Migration(NamedTuple):
@@ -88,12 +89,21 @@ def migrate(settings: Settings) -> list[str]:
             missing = [m for m in files(dialect) if m.name not in applied]
             for migration in missing:
                 for statement in statements(migration.text(settings.table_prefix)):
-                    connection.exec_driver_sql(statement.replace("%", "%%") if dialect == "mysql" else statement)
+                    _apply(connection, statement.replace("%", "%%") if dialect == "mysql" else statement)
                 # Recorded last: a run that was cut is taken up again, every statement of it may be run twice.
                 connection.exec_driver_sql(
                     f"INSERT INTO {settings.table_prefix}migrations (name) VALUES ('{migration.name}')"
                 )
         return [m.name for m in missing]
+
+
+def _apply(connection: sa.Connection, statement: str) -> None:
+    try:
+        connection.exec_driver_sql(statement)
+    except SQLAlchemyError as cause:
+        # MySQL knows no ADD COLUMN IF NOT EXISTS, and a run that was cut has added the column already.
+        if errors.code(cause) != DUPLICATE_COLUMN:
+            raise
 
 
 def _applied(connection: sa.Connection, settings: Settings) -> set[str]:
