@@ -10,13 +10,12 @@ from typing import Any
 from tandemq.core import values
 from tandemq.core.codec import Encoder, encode, encode_object
 from tandemq.core.errors import InvalidTask, InvalidType, PayloadTooLarge
-from tandemq.core.retry import DEFAULT_MAX_RETRIES, JITTER, Exponential, RetryPolicy, as_backoff, backoff_spec
+from tandemq.core.retry import DEFAULT_MAX_RETRIES, QueuePolicy, RetryPolicy, as_backoff, backoff_spec, policy_options
 from tandemq.core.task import DEFAULT_QUEUE, UNSET, NewRow, NewTask
 from tandemq.registry import RegisteredTask
 
 #: A run_at before this is "now". MySQL's DATETIME starts in the year 1000; nearer instants are the database's to judge.
 _LONG_AGO = datetime(1971, 1, 1, tzinfo=UTC)
-_DEFAULT_BACKOFF = Exponential()
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +26,15 @@ class Checks:
 
     now: datetime
     max_payload_bytes: int
-    queue_retries: Mapping[str, int]
+    queue_policies: Mapping[str, QueuePolicy]
     encoder: Encoder | None = None
 
     def row(self, new: NewTask, task: RegisteredTask | None) -> NewRow:
         """The row to insert; ``task`` is the registration of its type, if this process knows it."""
         queue = values.queue_name(new.queue) if new.queue is not None else task.queue if task else DEFAULT_QUEUE
-        key = new.idempotency_key
+        key, of_queue = new.idempotency_key, self.queue_policies.get(queue)
+        if new.retry is not None:
+            _of_one_enqueue(new.retry)
         delay_s, run_at = self._start(new)
         expires_s, expires_at = self._end(new, delay_s, run_at)
         return NewRow(
@@ -41,8 +42,8 @@ class Checks:
             payload=self._payload(new.payload),
             queue=queue,
             priority=values.priority(new.priority) if new.priority is not None else task.priority if task else 0,
-            max_retries=self._max_retries(new, task, queue),
-            options=_options(new, task.policy if task else None),
+            max_retries=self._max_retries(new, task, of_queue),
+            options=_options(new, task.policy if task else None, of_queue),
             idempotency_key=None if key is None else values.idempotency_key(key),
             delay_s=delay_s,
             run_at=run_at,
@@ -62,12 +63,14 @@ class Checks:
             )
         return text
 
-    def _max_retries(self, new: NewTask, task: RegisteredTask | None, queue: str) -> int:
+    def _max_retries(self, new: NewTask, task: RegisteredTask | None, of_queue: QueuePolicy | None) -> int:
         if new.max_retries is not None:
             return values.max_retries(new.max_retries)
+        if new.retry is not None and new.retry.max_retries is not None:
+            return new.retry.max_retries
         if task is not None and task.max_retries is not None:
             return task.max_retries
-        return self.queue_retries.get(queue, DEFAULT_MAX_RETRIES)
+        return DEFAULT_MAX_RETRIES if of_queue is None or of_queue.max_retries is None else of_queue.max_retries
 
     def _start(self, new: NewTask) -> tuple[float, datetime | None]:
         if new.delay is not None and new.run_at is not None:
@@ -101,22 +104,36 @@ class Checks:
         return ahead_s
 
 
-def _options(new: NewTask, policy: RetryPolicy | None) -> str:
+def _options(new: NewTask, policy: RetryPolicy | None, of_queue: QueuePolicy | None) -> str:
     """JSON of what the columns do not hold. A policy that is not the default travels along, since a lost lease is
     judged by the supervisor or the reconciler, which have no handlers.
     """
     options: dict[str, Any] = {}
     if new.timeout is not UNSET:
         options["timeout"] = values.timeout(new.timeout)
+    if new.retry is not None:
+        options |= policy_options(new.retry, whole=True)
+    else:
+        options |= of_queue.options if of_queue is not None else {}
+        options |= policy_options(policy) if policy is not None else {}
     if new.backoff is not None:
         options["backoff"] = _spec(new.backoff)
-    elif policy is not None and policy.backoff != _DEFAULT_BACKOFF:
-        spec = backoff_spec(policy.backoff)  # type: ignore[arg-type]  # RetryPolicy made it a backoff
-        if spec is not None:
-            options["backoff"] = spec
-    if policy is not None and policy.jitter != JITTER:
-        options["jitter"] = policy.jitter
     return encode(options, "options") if options else ""
+
+
+def _of_one_enqueue(retry: Any) -> None:
+    """A policy that can be written into a row. InvalidTask names what cannot."""
+    if not isinstance(retry, RetryPolicy):
+        raise InvalidType(f"retry must be a RetryPolicy, not {type(retry).__name__}", field="retry")
+    on_the_task = [name for name in ("when", "retry_on", "give_up_on") if getattr(retry, name)]
+    if backoff_spec(as_backoff(retry.backoff)) is None:
+        on_the_task.append("backoff (a callable)")
+    if on_the_task:
+        raise InvalidTask(
+            f"retry of one enqueue cannot carry {', '.join(on_the_task)}: code does not travel with a row;"
+            " set it on the task (@app.task(retry=...))",
+            field="retry",
+        )
 
 
 def _spec(backoff: Any) -> dict[str, Any]:

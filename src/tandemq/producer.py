@@ -14,6 +14,7 @@ from tandemq.core.codec import Encoder
 from tandemq.core.crash import crash_point
 from tandemq.core.errors import InvalidTask, InvalidType
 from tandemq.core.lifecycle import Status
+from tandemq.core.retry import QueuePolicy
 from tandemq.core.settings import Settings
 from tandemq.core.task import Inserted, Level, NewRow, NewTask, Task, epoch_ms
 from tandemq.dispatch import Dispatcher, Entry, Pusher
@@ -28,7 +29,7 @@ from tandemq.store.protocol import Transaction
 _log = logging.getLogger("tandemq.producer")
 #: Rows of one INSERT and of one transaction (measured: 5,000 rows a statement are slower than 1,000).
 BATCH = 1000
-_QUEUE_DEFAULTS_S = 10.0
+_POLICIES_S = 10.0
 _PUSH_PAGE = 200
 
 
@@ -43,9 +44,9 @@ class Producer:
         self.pusher = Pusher(links, clock)
         self._dispatcher = Dispatcher(links, clock, self.pusher)
         self._group = PerProcess(lambda: GroupCommit(self._insert_and_push, clock))
-        self._defaults: Mapping[str, int] = {}
-        self._defaults_until = float("-inf")
-        self._defaults_lock = PerProcess(threading.Lock)
+        self._policies: Mapping[str, QueuePolicy] = {}
+        self._policies_until = float("-inf")
+        self._policies_lock = PerProcess(threading.Lock)
 
     def enqueue(self, new: NewTask, *, connection: Transaction | None = None) -> Handle[Any]:
         """Store one task and push its id; the row is committed when this returns.
@@ -103,7 +104,7 @@ class Producer:
 
     def rows(self, news: Iterable[NewTask]) -> list[NewRow]:
         """Check tasks without storing anything. Raises InvalidTask and its kin."""
-        checks = Checks(self._clock.now(), self._settings.max_payload_bytes, self._queue_retries(), self._encoder)
+        checks = Checks(self._clock.now(), self._settings.max_payload_bytes, self._queue_policies(), self._encoder)
         rows: list[NewRow] = []
         for new in news:
             if not isinstance(new, NewTask):
@@ -172,14 +173,14 @@ class Producer:
     def _known(self, task_type: Any) -> RegisteredTask | None:
         return self._registry.get(task_type) if isinstance(task_type, str) else None
 
-    def _queue_retries(self) -> Mapping[str, int]:
-        """max_retries by queue as operators set them, at most ten seconds old."""
-        if self._clock.monotonic() >= self._defaults_until:
-            with self._defaults_lock.get():
-                if self._clock.monotonic() >= self._defaults_until:
-                    self._defaults = self._links.store.queue_defaults()
-                    self._defaults_until = self._clock.monotonic() + _QUEUE_DEFAULTS_S
-        return self._defaults
+    def _queue_policies(self) -> Mapping[str, QueuePolicy]:
+        """How operators want the tasks of queues retried, at most ten seconds old."""
+        if self._clock.monotonic() >= self._policies_until:
+            with self._policies_lock.get():
+                if self._clock.monotonic() >= self._policies_until:
+                    self._policies = self._links.store.queue_policies()
+                    self._policies_until = self._clock.monotonic() + _POLICIES_S
+        return self._policies
 
 
 def _kinds(rows: Sequence[NewRow], inserted: Sequence[Inserted]) -> Counter[tuple[str, str]]:

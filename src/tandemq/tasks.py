@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import datetime
 from typing import Any, Generic, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack, cast, overload
 
-from tandemq.core.retry import Backoff
+from tandemq.core.retry import Backoff, RetryPolicy
 from tandemq.core.task import NewTask, Unset
 from tandemq.core.values import Priority, Seconds
 from tandemq.handle import Handle
@@ -31,6 +31,7 @@ class EnqueueOptions(TypedDict, total=False):
     idempotency_key: str
     timeout: float | Unset | None
     backoff: Backoff | list[float] | tuple[float, ...] | float
+    retry: RetryPolicy
     connection: Transaction
 
 

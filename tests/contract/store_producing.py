@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from tandemq.core.errors import IdempotencyConflict, InvalidType
 from tandemq.core.lifecycle import Status
+from tandemq.core.retry import QueuePolicy
 from tandemq.core.task import epoch_ms
 from tandemq.store import SqlStore
 from tandemq.testing import FakeClock
@@ -318,7 +319,14 @@ class ProducingContract(StoreContract):
         with pytest.raises(InvalidType, match="SQLAlchemy Connection or Session, not str"):
             store.insert([row()], connection="mysql://")
 
-    def test_queue_defaults_are_what_operators_wrote(self, store: SqlStore, sql: Sql) -> None:
-        sql("INSERT INTO tandemq_queues (queue, max_retries) VALUES ('mail', 7), ('plain', NULL)")
+    def test_queue_policies_are_what_operators_wrote(self, store: SqlStore, sql: Sql) -> None:
+        sql(
+            "INSERT INTO tandemq_queues (queue, max_retries, policy) VALUES ('mail', 7, NULL), ('plain', NULL, NULL),"
+            " ('slow', NULL, '{\"jitter\": 0, \"nonsense\": 1}'), ('broken', 2, 'not JSON')"
+        )
 
-        assert store.queue_defaults() == {"mail": 7}
+        assert store.queue_policies() == {
+            "mail": QueuePolicy(7),
+            "slow": QueuePolicy(None, {"jitter": 0}),
+            "broken": QueuePolicy(2),
+        }

@@ -22,6 +22,7 @@ TREE: dict[str, tuple[str, ...]] = {
     "TaskDead": ("TandemQError",),
     "TaskCancelled": ("TandemQError",),
     "NotMigrated": ("TandemQError",),
+    "LeaseLost": ("TandemQError",),
     "StoreRefused": ("TandemQError",),
     "ForeignInstall": ("TandemQError",),
     "Unavailable": ("TandemQError",),
@@ -67,7 +68,8 @@ def test_a_handler_may_ask_for_any_delay(delay: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("delay", "error"), [("5", TypeError), (True, TypeError), (-1, ValueError), (float("nan"), ValueError)]
+    ("delay", "error"),
+    [("soon", ValueError), (b"5", TypeError), (True, TypeError), (-1, ValueError), (float("nan"), ValueError)],
 )
 def test_a_nonsense_delay_is_refused_where_it_is_written(delay: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="delay"):

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from tandemq.core.errors import InvalidTask, InvalidType, PayloadTooLarge
-from tandemq.core.retry import Constant, Exponential, RetryPolicy
+from tandemq.core.retry import Constant, Exponential, QueuePolicy, RetryPolicy, policy_of
 from tandemq.core.task import NewRow, NewTask
 from tandemq.newrow import Checks
 from tandemq.registry import RegisteredTask, TaskOptions
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
-CHECKS = Checks(NOW, 1000, {"patient": 9})
+CHECKS = Checks(NOW, 1000, {"patient": QueuePolicy(9, {"jitter": 0.0, "max_age": 60})})
 
 
 def process(**payload: Any) -> None: ...
@@ -244,3 +244,50 @@ def test_every_other_value_is_checked_too(options: dict[str, Any]) -> None:
 def test_the_type_is_checked(name: Any) -> None:
     with pytest.raises(InvalidTask, match="type"):
         CHECKS.row(NewTask(name, {}), None)
+
+
+def options(new: NewTask, **given: Any) -> dict[str, Any]:
+    text = CHECKS.row(new, task(**given) if given else None).options
+    return json.loads(text) if text else {}
+
+
+def test_the_policy_of_an_enqueue_travels_whole_and_wins() -> None:
+    of_task = RetryPolicy(backoff=[7], jitter=0, max_age=99, seed=3)
+    row = CHECKS.row(NewTask("t", {}, queue="patient", retry=RetryPolicy(max_retries=1)), task(retry=of_task))
+    assert row.max_retries == 1
+    assert policy_of(row.options, of_task) == replace(
+        of_task, backoff=Exponential(), jitter=0.2, max_age=None, seed=None
+    )
+
+
+def test_then_the_tasks_policy_then_the_queues() -> None:
+    new = NewTask("t", {}, queue="patient")
+    assert options(new, retry=RetryPolicy(jitter=0.5)) == {"jitter": 0.5, "max_age": 60}
+    assert options(new) == {"jitter": 0.0, "max_age": 60}
+    assert CHECKS.row(new, None).max_retries == 9
+    assert options(NewTask("t", {}), retry=RetryPolicy(jitter=0.5)) == {"jitter": 0.5}
+
+
+def test_backoff_replaces_the_delays_alone() -> None:
+    new = NewTask("t", {}, backoff=[1], retry=RetryPolicy(jitter="full"))
+    assert options(new) == {
+        "backoff": {"kind": "delays", "delays": [1.0]},
+        "jitter": "full",
+        "max_age": None,
+        "seed": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("retry", "names"),
+    [
+        (RetryPolicy(when=lambda e, n: True), "when"),
+        (RetryPolicy(retry_on=(OSError,), give_up_on=(KeyError,)), "retry_on, give_up_on"),
+        (RetryPolicy(backoff=lambda n: 1.0), "backoff"),
+        ("fast", "RetryPolicy, not str"),
+    ],
+)
+def test_code_does_not_travel_with_a_row(retry: Any, names: str) -> None:
+    with pytest.raises(InvalidTask, match=names) as refused:
+        CHECKS.row(NewTask("t", {}, retry=retry), None)
+    assert refused.value.field == "retry"

@@ -29,6 +29,7 @@ from tandemq.core.errors import (
     PayloadTooLarge,
     StoreUnavailable,
 )
+from tandemq.core.retry import QueuePolicy
 from tandemq.core.settings import Settings
 from tandemq.core.task import Level
 from tandemq.dispatch import Dispatcher, Entry, Pusher
@@ -513,11 +514,11 @@ def test_a_namespace_of_another_database_is_refused(app: TandemQ, monkeypatch: p
         _ = links.broker
 
 
-def test_queue_defaults_are_asked_for_every_ten_seconds(
+def test_queue_policies_are_asked_for_every_ten_seconds(
     app: TandemQ, tandemq_clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answers = iter([{"default": 7}, {"default": 8}])
-    monkeypatch.setattr(app.store, "queue_defaults", lambda: next(answers))
+    answers = iter([{"default": QueuePolicy(7)}, {"default": QueuePolicy(8)}])
+    monkeypatch.setattr(app.store, "queue_policies", lambda: next(answers))
 
     def retries() -> int:
         stored = app.get(app.enqueue("order", {"order_id": 1}).id)

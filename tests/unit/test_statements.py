@@ -39,7 +39,7 @@ AFTER_A_CLAIM: list[Callable[[Statements, list[tuple[int, int]]], str]] = [
 PLAIN = (
     *("by_key", "expired_claims", "has_claim", "first_level", "next_priority", "next_queue", "oldest_due"),
     *("pending_of_level", "past_their_end", "running_between", "next_id", "task", "attempts_of", "ending"),
-    *("open_counts", "ended_counts", "any_due", "any_begun", "lock_one", "queue_defaults", "end_of_stretch"),
+    *("open_counts", "ended_counts", "any_due", "any_begun", "lock_one", "queue_policies", "end_of_stretch"),
     *("claimed_ids", "retrying_share", "open_stretch", "end_of_open_stretch", "retries_so_far"),
     *("counts_to_merge", "lock_counts", "delete_counts", "insert_count"),
 )

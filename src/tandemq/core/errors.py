@@ -24,6 +24,8 @@ raised *into* a handler at its time limit: ``TaskTimeout``.
 
 from __future__ import annotations
 
+from tandemq.core.retryafter import Wait, wait
+
 
 class TandemQError(Exception):
     """Root of every error of tandemq."""
@@ -120,29 +122,24 @@ class BrokerUnavailable(Unavailable):
     """Redis cannot be reached, is loading, read-only or out of memory."""
 
 
-def _delay(value: float) -> float:
-    """Refused where it is written, in the handler: later nobody could say whose it was."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"delay must be a number of seconds, not {value!r}")
-    if not value >= 0:
-        raise ValueError(f"delay must be a number of seconds >= 0, not {value!r}")
-    return value
-
-
 class Retry(Exception):
-    """Raise in a handler: try again after ``delay`` seconds (None: the policy decides). Uses an attempt."""
+    """Raise in a handler: try again after ``delay`` (None: the policy decides). Uses an attempt.
 
-    def __init__(self, delay: float | None = None, reason: str = "") -> None:
+    ``delay`` is seconds, a timedelta, an aware datetime, or what a server sent as ``Retry-After``. What is none of
+    these is refused where it is written, in the handler: later nobody could say whose it was.
+    """
+
+    def __init__(self, delay: Wait | None = None, reason: str = "") -> None:
         super().__init__(reason or "retry asked for by the handler")
-        self.delay = None if delay is None else _delay(delay)
+        self.delay = None if delay is None else wait(delay)
 
 
 class Snooze(Exception):
-    """Raise in a handler: come back after ``delay`` seconds without using an attempt."""
+    """Raise in a handler: come back after ``delay`` (as of ``Retry``) without using an attempt."""
 
-    def __init__(self, delay: float, reason: str = "") -> None:
+    def __init__(self, delay: Wait, reason: str = "") -> None:
         super().__init__(reason or "snoozed by the handler")
-        self.delay = _delay(delay)
+        self.delay = wait(delay)
 
 
 class Retryable(Exception):

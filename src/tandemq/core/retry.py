@@ -6,146 +6,55 @@ moved by up to ±20 % so that tasks that failed together do not come back togeth
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
+from datetime import timedelta
 from random import Random
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
+from tandemq.core.backoff import (
+    Backoff,
+    Constant,
+    Delays,
+    Exponential,
+    Linear,
+    as_backoff,
+    backoff_from_spec,
+    backoff_spec,
+    seconds,
+)
 from tandemq.core.codec import decode
 from tandemq.core.errors import NonRetryable, Retry, Retryable
+from tandemq.core.ids import new_random
+
+__all__ = [
+    "DEFAULT_MAX_RETRIES",
+    "JITTER",
+    "MAX_DELAY_S",
+    "MAX_RETRIES",
+    "Backoff",
+    "Constant",
+    "Decision",
+    "Delays",
+    "Exponential",
+    "Linear",
+    "QueuePolicy",
+    "RetryPolicy",
+    "as_backoff",
+    "backoff_from_spec",
+    "backoff_spec",
+    "check_max_retries",
+    "policy_of",
+    "policy_options",
+]
 
 DEFAULT_MAX_RETRIES = 3
 MAX_RETRIES = 1_000_000
 MAX_DELAY_S = 10 * 366 * 86_400.0
 JITTER = 0.2
-
 Decision = Literal["retry", "give_up"]
-
-
-class Backoff(Protocol):
-    """Seconds to wait after failure number ``attempt`` (counted from 1), before jitter."""
-
-    def __call__(self, attempt: int) -> float:
-        """The delay in seconds, 0 or more, for any attempt number."""
-        ...
-
-
-def _seconds(value: float, field: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{field} must be a number of seconds, not {type(value).__name__}")
-    # Compared with a float on purpose: an int of 400 digits does not fit into math.isfinite.
-    if not 0 <= value <= sys.float_info.max:
-        raise ValueError(f"{field} must be a finite number of seconds >= 0, not {value!r}")
-    return float(value)
-
-
-@dataclass(frozen=True, slots=True)
-class Exponential:
-    """``base * factor ** (attempt - 1)``, at most ``cap`` seconds; never overflows."""
-
-    base: float = 5.0
-    factor: float = 2.0
-    cap: float = 300.0
-
-    def __post_init__(self) -> None:
-        # As floats: ``2 ** 999_999`` in integers takes a while, ``2.0 ** 999_999`` overflows at once.
-        for name in ("base", "factor", "cap"):
-            object.__setattr__(self, name, _seconds(getattr(self, name), name))
-
-    def __call__(self, attempt: int) -> float:
-        """Delay after failure ``attempt``. ``2.0 ** 5000`` is an OverflowError: that is the cap."""
-        try:
-            return min(self.cap, self.base * self.factor ** (max(1, attempt) - 1))
-        except OverflowError:
-            return self.cap if self.base else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Linear:
-    """``base + step * (attempt - 1)``, at most ``cap`` seconds."""
-
-    base: float = 5.0
-    step: float = 5.0
-    cap: float = 300.0
-
-    def __post_init__(self) -> None:
-        for name in ("base", "step", "cap"):
-            _seconds(getattr(self, name), name)
-
-    def __call__(self, attempt: int) -> float:
-        """Delay after failure ``attempt``."""
-        return min(self.cap, self.base + self.step * (max(1, attempt) - 1))
-
-
-@dataclass(frozen=True, slots=True)
-class Constant:
-    """The same delay every time."""
-
-    delay: float = 5.0
-
-    def __post_init__(self) -> None:
-        _seconds(self.delay, "delay")
-
-    def __call__(self, attempt: int) -> float:
-        """Delay after failure ``attempt``."""
-        return self.delay
-
-
-@dataclass(frozen=True, slots=True)
-class Delays:
-    """A list of delays whose last one repeats."""
-
-    delays: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        if not self.delays:
-            raise ValueError("backoff must not be an empty list of delays")
-        for delay in self.delays:
-            _seconds(delay, "backoff")
-
-    def __call__(self, attempt: int) -> float:
-        """Delay after failure ``attempt``."""
-        return self.delays[min(max(1, attempt), len(self.delays)) - 1]
-
-
-_KINDS: dict[str, type[Exponential | Linear | Constant]] = {
-    "exponential": Exponential,
-    "linear": Linear,
-    "constant": Constant,
-}
-
-
-def backoff_spec(backoff: Backoff) -> dict[str, Any] | None:
-    """The backoff as a JSON object for a row's options; None for a callable, which lives only on the task."""
-    if isinstance(backoff, Delays):
-        return {"kind": "delays", "delays": list(backoff.delays)}
-    for kind, cls in _KINDS.items():
-        if type(backoff) is cls:
-            return {"kind": kind} | {name: getattr(backoff, name) for name in cls.__slots__}
-    return None
-
-
-def backoff_from_spec(spec: Mapping[str, Any]) -> Backoff:
-    """The inverse of ``backoff_spec``; an unknown or broken spec gives the default, it never raises."""
-    try:
-        fields = {k: v for k, v in spec.items() if k != "kind"}
-        if spec.get("kind") == "delays":
-            return Delays(tuple(fields["delays"]))
-        return _KINDS[spec["kind"]](**fields)
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return Exponential()
-
-
-def as_backoff(value: Backoff | Sequence[float] | float) -> Backoff:
-    """Accept a backoff object, a callable, a list of delays or one number of seconds."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return Constant(_seconds(value, "backoff"))
-    if isinstance(value, list | tuple):
-        return Delays(tuple(float(_seconds(d, "backoff")) for d in value))
-    if callable(value):
-        return value
-    raise TypeError(f"backoff must be a backoff, a list of seconds or a callable, not {type(value).__name__}")
+Jitter = float | Literal["full"]
+_random = new_random()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,14 +62,21 @@ class RetryPolicy:
     """How a task is retried.
 
     ``max_retries``: runs allowed are 1 + max_retries; None leaves it to the queue, then 3. ``jitter`` is the share
-    (0..1) by which a delay is moved up or down. An exception is retried unless ``give_up_on`` names it;
-    with ``retry_on`` only those named (and ``Retryable``); ``when(exc, attempt)`` decides alone where it is given.
-    ``NonRetryable`` is never retried, ``Retry`` always while attempts are left.
+    (0..1) by which a delay is moved up or down, but not beyond the backoff's cap; or "full": anything from 0 to the
+    delay (Marc Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015). With a ``seed`` (a number or
+    a text) the same attempt has the same delay in every process. ``max_age`` (seconds or timedelta): no retry begins
+    later than this after the task was created, or replayed.
+
+    An exception is retried unless ``give_up_on`` names it; with ``retry_on`` only those named (and ``Retryable``);
+    ``when(exc, attempt)`` decides alone where it is given. ``NonRetryable`` is never retried, ``Retry`` always while
+    attempts are left.
     """
 
     max_retries: int | None = None
-    backoff: Backoff | Sequence[float] | float = Exponential()
-    jitter: float = JITTER
+    backoff: Backoff | Sequence[float] | float = Exponential()  # noqa: RUF009 - frozen
+    jitter: Jitter = JITTER
+    max_age: float | timedelta | None = None
+    seed: int | str | None = None
     retry_on: tuple[type[BaseException], ...] = ()
     give_up_on: tuple[type[BaseException], ...] = ()
     when: Callable[[BaseException, int], bool] | None = None
@@ -169,8 +85,13 @@ class RetryPolicy:
         if self.max_retries is not None:
             check_max_retries(self.max_retries)
         object.__setattr__(self, "backoff", as_backoff(self.backoff))
-        if not 0 <= _seconds(self.jitter, "jitter") <= 1:
-            raise ValueError(f"jitter must be a share between 0 and 1, not {self.jitter!r}")
+        if self.jitter != "full" and not 0 <= seconds(self.jitter, "jitter") <= 1:
+            raise ValueError(f"jitter must be a share between 0 and 1, or 'full', not {self.jitter!r}")
+        if self.max_age is not None:
+            age = self.max_age.total_seconds() if isinstance(self.max_age, timedelta) else self.max_age
+            object.__setattr__(self, "max_age", seconds(age, "max_age"))
+        if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int | str)):
+            raise TypeError(f"seed must be an integer or a text, not {self.seed!r}")
         for name in ("retry_on", "give_up_on"):
             value = getattr(self, name)
             value = (value,) if isinstance(value, type) else tuple(value)
@@ -178,13 +99,29 @@ class RetryPolicy:
                 raise TypeError(f"{name} must hold exception classes")
             object.__setattr__(self, name, value)
 
-    def delay(self, attempt: int, rng: Random) -> float:
-        """Seconds to wait after failure ``attempt`` (from 1), jitter included; 0 <= delay <= 10 years."""
+    @property
+    def max_age_s(self) -> float | None:
+        """``max_age`` in seconds."""
+        return self.max_age  # type: ignore[return-value]  # __post_init__ made it one
+
+    def delay(self, attempt: int, rng: Random | None = None) -> float:
+        """Seconds to wait after failure ``attempt`` (from 1), jitter included; 0 <= delay <= 10 years.
+
+        ``rng`` is used unless the policy has a ``seed``. Never raises but for what a callable backoff raises.
+        """
         backoff: Backoff = self.backoff  # type: ignore[assignment]  # __post_init__ made it one
         base = min(float(backoff(attempt)), MAX_DELAY_S)
         if not base > 0:
             return 0.0
-        return min(base * (1 + self.jitter * rng.uniform(-1.0, 1.0)), MAX_DELAY_S)
+        if self.seed is not None:
+            rng = Random(f"{self.seed}/{attempt}")  # noqa: S311 - of a text: the same in every process
+        rng = rng or _random
+        if self.jitter == "full":
+            return rng.uniform(0.0, base)
+        moved = base * (1 + self.jitter * rng.uniform(-1.0, 1.0))
+        cap = min(float(getattr(backoff, "cap", MAX_DELAY_S)), MAX_DELAY_S)
+        # What jitter moves beyond the cap is mirrored at it: cut off there, half of all would come back in one moment.
+        return moved if moved <= cap else max(0.0, 2 * cap - moved)
 
     def decision(self, exc: BaseException, attempt: int) -> Decision:
         """Whether this exception may be retried at all; the count of attempts is checked elsewhere."""
@@ -199,8 +136,29 @@ class RetryPolicy:
         return "retry" if not self.retry_on or isinstance(exc, self.retry_on) else "give_up"
 
 
+_DEFAULTS = {f.name: f.default for f in fields(RetryPolicy)}
+#: What travels with a row; callables and exception classes live on the task alone.
+_TRAVELLING = ("jitter", "max_age", "seed")
+
+
+def policy_options(policy: RetryPolicy, *, whole: bool = False) -> dict[str, Any]:
+    """What of a policy a row carries in its options: what is not the default, or ``whole``.
+
+    A lost lease is judged by the supervisor or the reconciler, which have no handlers. A callable backoff is left out.
+    """
+    options = {}
+    spec = backoff_spec(policy.backoff)  # type: ignore[arg-type]  # __post_init__ made it a backoff
+    if spec is not None and (whole or policy.backoff != _DEFAULTS["backoff"]):
+        options["backoff"] = spec
+    for name in _TRAVELLING:
+        value = getattr(policy, name)
+        if whole or value != _DEFAULTS[name]:
+            options[name] = value
+    return options
+
+
 def policy_of(options: str, policy: RetryPolicy | None = None) -> RetryPolicy:
-    """The policy of one row: ``policy`` (else the default) with the backoff and jitter that the row's options carry.
+    """The policy of one row: ``policy`` (else the default) with what the row's options carry (``policy_options``).
 
     ``options`` is JSON text as stored, "" for none. Whatever is in there, it never raises: a row that cannot be judged
     would stay under a lost lease for ever.
@@ -208,11 +166,33 @@ def policy_of(options: str, policy: RetryPolicy | None = None) -> RetryPolicy:
     base = policy or RetryPolicy()
     try:
         given = decode(options) if options else {}
-        if "jitter" in given:
-            base = replace(base, jitter=given["jitter"])
-        return replace(base, backoff=backoff_from_spec(given["backoff"])) if given.get("backoff") else base
+        changes = {name: given[name] for name in _TRAVELLING if name in given}
+        if given.get("backoff"):
+            changes["backoff"] = backoff_from_spec(given["backoff"])
+        return replace(base, **changes) if changes else base
     except (ValueError, TypeError, AttributeError, RecursionError):
         return base
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePolicy:
+    """What operators decided about the retries of a queue's tasks; None and {} leave it to the default.
+
+    ``options`` are as of ``policy_options``. It holds where neither the enqueue nor the task says otherwise.
+    """
+
+    max_retries: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, max_retries: int | None, text: str | None) -> QueuePolicy:
+        """As stored. What cannot be read counts as not decided: an enqueue must not fail of it."""
+        try:
+            given = decode(text) if text else {}
+            known = {name: given[name] for name in ("backoff", *_TRAVELLING) if name in given}
+        except (ValueError, TypeError, RecursionError):
+            known = {}
+        return cls(max_retries, known)
 
 
 def check_max_retries(value: object) -> int:

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from tandemq.core import values
 from tandemq.core.codec import decode
 from tandemq.core.lifecycle import Status
-from tandemq.core.retry import Backoff
+from tandemq.core.retry import Backoff, RetryPolicy
 from tandemq.core.values import Priority, Seconds
 
 
@@ -39,7 +39,8 @@ class NewTask:
 
     ``delay`` (seconds or timedelta) and ``run_at`` (aware datetime) exclude each other; ``expires`` is seconds from
     now, a timedelta or an aware datetime: not started by then, it ends dead (``expired``). ``timeout`` in seconds
-    limits one attempt; None means no limit.
+    limits one attempt; None means no limit. ``retry`` replaces the task's policy but for what only code can say (its
+    exceptions and callables); ``backoff`` replaces the delays alone.
     """
 
     task_type: str
@@ -53,6 +54,7 @@ class NewTask:
     idempotency_key: str | None = None
     timeout: float | Unset | None = UNSET
     backoff: Backoff | Sequence[float] | float | None = None
+    retry: RetryPolicy | None = None
 
 
 @dataclass(frozen=True, slots=True)

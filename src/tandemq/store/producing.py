@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from sqlalchemy import exc
 
 from tandemq.core.errors import EnqueueUnknown, StoreUnknown, TandemQError
+from tandemq.core.retry import QueuePolicy
 from tandemq.core.task import Inserted, NewRow
 from tandemq.store import after_commit, errors
 from tandemq.store.base import StoreBase
@@ -67,9 +68,10 @@ class ProducingStore(StoreBase):
         """Call ``then`` once the caller's transaction has committed; on a Connection just before: check ``visible``."""
         after_commit.call_after_commit(connection, then)
 
-    def queue_defaults(self) -> Mapping[str, int]:
-        """max_retries by queue, where an operator set one."""
-        return {queue: int(n) for queue, n in self.db.read(lambda tx: tx.rows(self.queries.queue_defaults()))}
+    def queue_policies(self) -> Mapping[str, QueuePolicy]:
+        """How the tasks of a queue are retried, where an operator has decided that."""
+        rows = self.db.read(lambda tx: tx.rows(self.queries.queue_policies()))
+        return {queue: QueuePolicy.read(retries, text) for queue, retries, text in rows}
 
     def _is_stored(self, rows: Sequence[NewRow], answers: Sequence[Inserted], unknown: StoreUnknown) -> bool:
         # A plain read would prove nothing. This one waits for the old session's rows, and compares what it finds: an id

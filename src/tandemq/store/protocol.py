@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any, Protocol, TypeAlias
 
 from tandemq.core.lifecycle import Status, Verdict
+from tandemq.core.retry import QueuePolicy
 from tandemq.core.task import Inserted, Lease, Level, NewRow, Task
 from tandemq.store.answers import (
     Claim,
@@ -62,8 +63,8 @@ class Producing(Protocol):
         """
         ...
 
-    def queue_defaults(self) -> Mapping[str, int]:
-        """max_retries by queue, where an operator set one."""
+    def queue_policies(self) -> Mapping[str, QueuePolicy]:
+        """How the tasks of a queue are retried, where an operator has decided that."""
         ...
 
 

@@ -42,9 +42,11 @@ class Queries(Looks):
         """Committed and pending."""
         return f"SELECT id FROM {self.tasks} WHERE id IN ({id_list(ids)}) AND {PENDING}"
 
-    def queue_defaults(self) -> str:
-        """max_retries by queue."""
-        return f"SELECT queue, max_retries FROM {self.queues} WHERE max_retries IS NOT NULL"
+    def queue_policies(self) -> str:
+        """What operators decided about retries, by queue."""
+        return (
+            f"SELECT queue, max_retries, policy FROM {self.queues} WHERE max_retries IS NOT NULL OR policy IS NOT NULL"
+        )
 
     # -- leases
 

@@ -10,11 +10,11 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from random import Random
 from typing import Any
 
-from tandemq.core import codec, failure
+from tandemq.core import codec, failure, retryafter
 from tandemq.core.clock import Clock
 from tandemq.core.crash import crash_point
 from tandemq.core.errors import (
@@ -150,7 +150,7 @@ class Executor:
             crash_point("run.after_handler")
             return _NOTHING if value is None else self._returned(value)
         except BaseException as exc:  # the one place where a handler's exception ends
-            return _judged(exc, limit_s)
+            return _judged(exc, limit_s, self._clock)
         finally:
             reset_current(reset)
 
@@ -250,33 +250,36 @@ class _Opaque(Exception):
     """Stands for an exception that cannot be looked at: its own code raises when it is compared with a class."""
 
 
-def _judged(exc: BaseException, limit_s: float | None) -> Outcome:
+def _judged(exc: BaseException, limit_s: float | None, clock: Clock) -> Outcome:
     if type(exc) is _Escaped:
         exc = exc.exc
     try:
-        return _outcome_of(exc, limit_s)
+        return _outcome_of(exc, limit_s, clock)
     except BaseException:  # raised by the exception's own ``__class__``; a slot must outlive it
         return Raised(_Opaque(), failure.describe(exc))
 
 
-def _outcome_of(exc: BaseException, limit_s: float | None) -> Outcome:
+def _outcome_of(exc: BaseException, limit_s: float | None, clock: Clock) -> Outcome:
     match exc:
         case Snooze(delay=delay):
-            return Snoozed(_delay(delay) or 0.0)
+            return Snoozed(_delay(delay, clock) or 0.0)
         case ValidationFailed():
             return Invalid(failure.describe(exc))
         case TaskTimeout():
             text = f"still running after its time limit of {limit_s:g} s" if limit_s is not None else str(exc)
             return TimedOut(Failure("TaskTimeout", text, failure.describe(exc).traceback))
         case Retry(delay=delay):
-            return Raised(exc, failure.describe(exc), _delay(delay))
+            return Raised(exc, failure.describe(exc), _delay(delay, clock))
         case _:
             return Raised(exc, failure.describe(exc))
 
 
-def _delay(delay: Any) -> float | None:
+def _delay(delay: Any, clock: Clock) -> float | None:
+    # Looked at once more: handlers may set the attribute, and subclasses need not call ours.
     if isinstance(delay, timedelta):
         delay = delay.total_seconds()
+    elif isinstance(delay, datetime) and delay.tzinfo is not None:
+        delay = retryafter.seconds_from(delay, clock.now())
     if isinstance(delay, bool) or not isinstance(delay, int | float) or delay != delay:  # noqa: PLR0124 - NaN
         return None
     return min(max(0.0, float(delay)), MAX_DELAY_S)
