@@ -21,6 +21,7 @@ from tandemq.core.settings import Settings
 from tandemq.core.task import UNSET, NewTask, Unset
 from tandemq.core.task import Task as StoredTask
 from tandemq.core.values import Priority, Seconds
+from tandemq.doctor import Diagnosis, Doctor
 from tandemq.handle import Handle
 from tandemq.links import Links
 from tandemq.producer import Producer
@@ -216,6 +217,14 @@ class TandemQ:
     def why(self, task_id: int) -> str:
         """One true sentence: why is this task (not) running?"""
         return self.admin.why(task_id)
+
+    def doctor(self, *, fix: bool = False) -> Diagnosis:
+        """Is this installation safe? Settings of both servers, tandemq's own, and Redis compared with the rows.
+
+        ``fix`` mends what is safe to mend in Redis; see ``Doctor.examine``. A server that is away is a finding.
+        """
+        with self._links.unchecked() as (store, broker):
+            return Doctor(store, broker, self.clock, self.settings).examine(self.registry, fix=fix)
 
     # Removing
 

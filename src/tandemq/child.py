@@ -131,7 +131,8 @@ def main() -> None:
     _calm_collector()
     child.start()
     signal.signal(signal.SIGTERM, lambda *_: child.drain())
-    report.write(f"ready {json.dumps({'queues': child.terms.queues})}\n")
+    with contextlib.suppress(BrokenPipeError):  # the supervisor is gone already: the end of stdin says so in order
+        report.write(f"ready {json.dumps({'queues': child.terms.queues})}\n")
     threading.Thread(target=_control, args=(child, control), name="tandemq-control", daemon=True).start()
     while not child.wait_over(3600.0):
         pass

@@ -8,8 +8,9 @@ import functools
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from typing import Generic, ParamSpec, TypeVar
 
 import tandemq.broker
@@ -101,6 +102,22 @@ class Links:
                 if opened.broker is None:
                     opened.broker = self._open_broker()
         return opened.broker
+
+    @contextmanager
+    def unchecked(self) -> Iterator[tuple[Store, Broker]]:
+        """Store and broker whose schema and install nobody has looked at, for whoever is to find what is wrong there.
+
+        Connections of their own, unless both were given to this object.
+        """
+        with ExitStack() as opened:
+            store, broker = self._given_store, self._given_broker
+            if store is None:
+                store = tandemq.store.connect(self.settings, clock=self._store_clock)
+                opened.callback(store.close)
+            if broker is None:
+                broker = tandemq.broker.connect(self.settings, self.clock)
+                opened.callback(broker.close)
+            yield store, broker
 
     async def offload(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a blocking call in this app's threads; the a-twins are their sync twins run here."""

@@ -102,11 +102,12 @@ class Mover:
         # Also after a failure: with MySQL away every question costs a time-out, and ids wait meanwhile.
         self._asked_at = now
         try:
+            if self._install is None:
+                # First of all: a leader that could not learn it would take its own namespace for another's.
+                self._install = self._store.install_id()
             self._leads = self._store.lead(ROLE, self._holder, self._lease_s)
             if self._leads:
                 self._time.measure()
-            if self._install is None:
-                self._install = self._store.install_id()
         except StoreUnavailable:
             if not self._leads or self._time.now_ms() is None:
                 raise

@@ -101,12 +101,13 @@ def test_every_make_target_in_the_pages_exists() -> None:
     assert named <= targets
 
 
-def test_ci_runs_make_test_and_nothing_else() -> None:
+def test_ci_runs_make_test_then_make_chaos_and_nothing_else() -> None:
     script = ROOT / ".ci" / "run"
     lines = [x for x in script.read_text().splitlines() if x and not x.startswith("#")]
 
     assert os.access(script, os.X_OK)
-    assert lines[-1] == "exec make test </dev/null"
+    assert lines[-2:] == ["make test </dev/null", "exec make chaos </dev/null"]
+    assert "set -euo pipefail" in lines
     assert not any(re.search(r"\b(pip|pytest|git)\b", line) for line in lines)
 
 

@@ -119,6 +119,15 @@ def test_an_id_lost_again_is_pushed_again_but_not_within_30_seconds(world: World
     assert world.listed()[0] == ids[0]
 
 
+def test_an_id_that_had_arrived_and_is_lost_again_is_pushed_as_soon_as_the_first_time(world: World) -> None:
+    ids = world.enqueue(5)
+    reconciler = settled(world)
+    for _ in range(2):
+        world.lose(ids[:1])
+        assert [report.repushed for report in world.passes(reconciler, 3)] == [0, 1, 0]
+        assert world.listed()[0] == ids[0]
+
+
 def test_every_list_is_looked_at_whatever_its_level_and_those_nobody_registered(world: World) -> None:
     """Red under: levels from Redis. A row inserted by other SQL names a level that Redis has never heard of."""
     levels = [Level("default", 0), Level("default", 30), Level("mails", -7), Level("mails", 15)]

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import _thread
 from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
+from threading import Barrier, Semaphore
 
 import pytest
 
 from tandemq.broker.breaker import Breaker
 from tandemq.core.errors import BrokerUnavailable
 from tests.contract.broker_bed import HandClock
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -100,3 +102,58 @@ def test_other_errors_do_not_open_it(breaker: Breaker) -> None:
         raise ZeroDivisionError
 
     assert not breaker.is_open
+
+
+def test_after_a_time_out_no_call_pays_for_the_probe(clock: HandClock) -> None:
+    probes: list[str] = []
+    answers: list[Exception | None] = [BrokerUnavailable("still down"), None]
+    may_answer = Semaphore(0)
+
+    def probe() -> None:
+        may_answer.acquire()
+        clock.time += 1
+        answer = answers.pop(0)
+        probes.append("well" if answer is None else "ill")
+        if answer is not None:
+            raise answer
+
+    breaker = Breaker(clock, probe)
+    with pytest.raises(BrokerUnavailable), breaker.guard():
+        clock.time += 1
+        raise BrokerUnavailable("timed out")
+
+    clock.time += 1
+    assert all(refused(breaker) for _ in range(3))  # also the one whose turn it would be, while the probe waits
+    may_answer.release()
+    eventually(lambda: probes == ["ill"])
+    assert refused(breaker)
+    clock.time += 2
+    assert refused(breaker)
+    may_answer.release()
+    eventually(lambda: not breaker.is_open)
+    assert not refused(breaker)
+    assert probes == ["ill", "well"]
+
+
+def test_after_a_refusal_the_next_call_is_the_probe(clock: HandClock) -> None:
+    breaker = Breaker(clock, probe=lambda: pytest.fail("nobody would have had to wait"))
+    fail(breaker)
+    clock.time += 1
+    assert not refused(breaker)
+
+
+def test_when_no_thread_can_be_had_calls_are_refused_as_before(
+    clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(_thread, "start_new_thread", refuse)
+    breaker = Breaker(clock, probe=lambda: None)
+    breaker.trip("timed out")
+    clock.time += 1
+    assert refused(breaker)
+    monkeypatch.undo()
+    clock.time += 1
+    assert refused(breaker)
+    eventually(lambda: not breaker.is_open)

@@ -66,6 +66,7 @@ APP = [
     "clock",
     "close",
     "dead",
+    "doctor",
     "encoder",
     "enqueue",
     "enqueue_many",

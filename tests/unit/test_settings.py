@@ -105,7 +105,7 @@ def test_every_fault_is_named_at_once_with_its_values() -> None:
     assert text.count("; ") >= 8
 
 
-@pytest.mark.parametrize("name", ["LEASE_S", "HEARTBEAT_S", "RECONCILE_S", "MOVER_S", "UNKNOWN_TASK_S"])
+@pytest.mark.parametrize("name", ["LEASE_S", "HEARTBEAT_S", "RECONCILE_S", "MOVER_S", "REDIS_AWAY_S", "UNKNOWN_TASK_S"])
 @pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "1e12", ""])
 def test_seconds_are_positive_and_finite(name: str, text: str) -> None:
     if text:

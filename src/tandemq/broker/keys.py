@@ -46,6 +46,11 @@ class Keys:
         """The id of the database that this namespace belongs to."""
         return f"{self.namespace}:generation"
 
+    @property
+    def writable(self) -> str:
+        """Never there: what is asked for to learn whether Redis takes writes."""
+        return f"{self.namespace}:writable"
+
     def generation(self, queue: str) -> str:
         """Install, epoch and rebuild state of one queue."""
         return f"{self.namespace}:{{{queue}}}:generation"

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from tandemq.broker.facts import Diagnosing
 from tandemq.core.task import Level
 
 
@@ -26,7 +27,7 @@ class Window:
     length: int = 0
 
 
-class Broker(Protocol):
+class Broker(Diagnosing, Protocol):
     """Verbs over Redis.
 
     Every method raises BrokerUnavailable when Redis cannot be reached or refuses (LOADING, READONLY, OOM, MISCONF,
@@ -36,6 +37,13 @@ class Broker(Protocol):
 
     def ping(self) -> None:
         """One round trip, or BrokerUnavailable."""
+        ...
+
+    def check_writable(self) -> None:
+        """One round trip that changes nothing, or BrokerUnavailable, also from a Redis that only refuses new entries.
+
+        At maxmemory lists can be popped but not filled. It waits no longer than a producer does.
+        """
         ...
 
     def push(self, level: Level, ids: Sequence[int]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from tandemq.broker.breaker import Breaker
 from tandemq.broker.client import Pools, Role, ping
 from tandemq.broker.commands import Command, ask, ask_all
+from tandemq.broker.diagnosing import DiagnosingBroker
 from tandemq.broker.errors import WrongType
 from tandemq.broker.keys import Keys, chunks, parse_priority, sift
 from tandemq.broker.popping import BadKeys, Popper
@@ -28,7 +29,7 @@ MAX_PROMOTED = 4000
 LABELLED = frozenset(PRIORITY_LABELS.values())
 
 
-class RedisBroker:
+class RedisBroker(DiagnosingBroker):
     """See ``Broker``. Safe for threads; nothing is connected before the first call.
 
     A key that holds another type (somebody else's doing) is logged once and treated as an empty one: what would be
@@ -39,7 +40,7 @@ class RedisBroker:
         self._connections = connections
         self._keys = keys
         self._clock = clock
-        self._breaker = Breaker(clock)
+        self._breaker = Breaker(clock, self.check_writable)
         self._registered: dict[Level, float] = {}
         self._bad_keys = BadKeys(clock)
         self._popper = Popper(connections, keys, clock, self._bad_keys)
@@ -47,6 +48,11 @@ class RedisBroker:
     def ping(self) -> None:
         """See ``Broker.ping``."""
         ping(self._connections)
+
+    def check_writable(self) -> None:
+        """See ``Broker.check_writable``. XX: only if it exists, but a write all the same to Redis."""
+        with self._connections.use(Role.PRODUCE) as client:
+            ask(client, "SET", self._keys.writable, "1", "XX")
 
     def close(self) -> None:
         """See ``Broker.close``."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import click
 
 import tandemq
-from tandemq.cli import bench, dead, exits, flags, look, produce, prune, schema, services
+from tandemq.cli import bench, dead, doctor, exits, flags, look, produce, prune, schema, services
 from tandemq.cli.session import Session
 from tandemq.demo.run import run as run_demo
 
@@ -55,6 +55,7 @@ for verb in (
     dead.dead,
     look.workers,
     prune.prune,
+    doctor.doctor,
     demo,
     bench.bench,
 ):

@@ -35,6 +35,7 @@ class Settings:
     reconcile_s: float = _var("RECONCILE_S", 2.0, "pause between two passes of the reconciler")
     mover_s: float = _var("MOVER_S", 0.2, "pause between two turns of the mover")
     grace_s: float = _var("GRACE_S", 30.0, "how long a stopping worker lets tasks run on")
+    redis_away_s: float = _var("REDIS_AWAY_S", 5.0, "Redis away for longer: workers take due tasks from MySQL")
     data_dir: str = _var("DATA_DIR", "./.tandemq", "where the embedded default keeps its files")
     embedded: bool = _var("EMBEDDED", True, "0 forbids the embedded default")
     crash: str = _var("CRASH", "", "crash points to arm, point:n:action each (tests only)")
@@ -118,7 +119,7 @@ class Settings:
 
     def _time_faults(self) -> list[str]:
         faults = []
-        for name in ("lease_s", "heartbeat_s", "reconcile_s", "mover_s", "unknown_task_s"):
+        for name in ("lease_s", "heartbeat_s", "reconcile_s", "mover_s", "redis_away_s", "unknown_task_s"):
             value = getattr(self, name)
             if not 0 < value < 1e9:
                 faults.append(f"TANDEMQ_{name.upper()}={value!r} must be a number of seconds > 0")

@@ -127,6 +127,7 @@ class Reconciler:
         self._levels = self._store.open_levels()
         self._window.forget(keep=set(self._levels))
         self._redis = self._open_redis(tally)
+        self._contact.observe()  # a frozen Redis costs a time-out a pass: that is no silence of the database
         self._expiry.turn(tally, self._after)
         for level in self._levels:
             self._discard(level, tally)

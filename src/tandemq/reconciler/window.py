@@ -3,7 +3,8 @@
 Per level: first the tail of the list (V entries), then the W oldest rows that have been pending and due for 2 s. In
 this order, because an id popped and claimed between the two reads is then in the first and no longer in the second;
 the other way round a busy queue gets thousands of useless copies. What is missing in two looks in a row and was not
-pushed by this process in the last 30 s is pushed to the end that is popped next, the oldest first of all.
+pushed by this process in the last 30 s, or has been seen in the list since then, is pushed to the end that is popped
+next, the oldest first of all.
 
 Why this finds every lost id: nothing older than it enters the level but late commits and handed-back rows, and every
 pop of the level claims or drops one; so it becomes one of the W oldest, is not in the tail, and is pushed. It holds
@@ -94,6 +95,10 @@ class Window:
         missing = [task_id for task_id in rows if task_id not in tail]
         since = {task_id: seen.missing_since.get(task_id, now) for task_id in missing}
         apart_s = 0.9 * CHASE_S if seen.wiped else LOOKS_APART_S
+        if not seen.wiped:
+            # It has arrived: missing from here on it is lost anew. (Chasing looks are too close together for that.)
+            for task_id in tail.intersection(seen.pushed_at):
+                del seen.pushed_at[task_id]
         unpushed = [task_id for task_id in missing if task_id not in seen.pushed_at]
         lost = [task_id for task_id in unpushed if now - since[task_id] >= apart_s]
         seen.missing_since, seen.looked_at = since, now

@@ -18,7 +18,7 @@ from tandemq.core.task import Lease
 from tandemq.store import engines, errors
 from tandemq.store.base import StoreBase
 from tandemq.store.dialects import MYSQL
-from tandemq.store.transaction import sendable
+from tandemq.store.transaction import has_hung_up, sendable
 
 #: After the time limit of its task the transaction of a handler that is still there may be cut by the server.
 SPARE_S = 30
@@ -57,9 +57,14 @@ class TaskTransaction:
     def close(self, *, broken: bool = False) -> None:
         """Roll back what was not committed. ``broken``: an exception fell into the middle of a statement, perhaps."""
         with contextlib.suppress(*self._store.tx_errors):
-            if broken:
+            if broken or self._has_hung_up():
                 self.connection.invalidate()
             self.connection.close()
+
+    def _has_hung_up(self) -> bool:
+        """The pool would roll back on a dead connection, and log that as an error with its traceback."""
+        is_mysql = self._store.db.dialect is MYSQL and not self.connection.invalidated
+        return is_mysql and has_hung_up(self.connection.connection.dbapi_connection)
 
     def _guard(self, _connection: sa.Connection) -> None:
         if not self._ours:

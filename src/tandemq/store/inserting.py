@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -59,13 +59,23 @@ class Wanted(NamedTuple):
 
 
 class Inserter:
-    """One insert in one open transaction; ``ascii_text`` for a connection whose charset is not ours."""
+    """One insert in one open transaction; ``ascii_text`` for a connection whose charset is not ours.
+
+    ``committed_owner`` answers ``Queries.by_key`` from outside the transaction, for one whose snapshot may be old.
+    """
 
     def __init__(
-        self, tx: Tx, statements: Statements, queries: Queries, *, key_conflict: str, ascii_text: bool = False
+        self,
+        tx: Tx,
+        statements: Statements,
+        queries: Queries,
+        *,
+        key_conflict: str,
+        ascii_text: bool = False,
+        committed_owner: Callable[[bytes | None], Any] | None = None,
     ) -> None:
         self._tx, self._sql, self._q = tx, statements, queries
-        self._key_conflict, self._ascii = key_conflict, ascii_text
+        self._key_conflict, self._ascii, self._committed_owner = key_conflict, ascii_text, committed_owner
         self._inserted: list[int] = []
 
     def run(self, rows: Sequence[NewRow]) -> list[Inserted]:
@@ -137,11 +147,19 @@ class Inserter:
                 (task_id,) = self._insert([one])
                 return Inserted(task_id, True, one.row.queue, one.row.priority)
             except Duplicate:
-                # 1062 undoes its statement only. The locking read sees the newest row under any isolation level.
-                owner = self._tx.one(self._q.by_key(), [one.key])
+                owner = self._owner(one.key)  # 1062 undoes its statement only
             if owner is not None:
                 return self._existing(one.row, owner)
         raise StoreUnavailable(f"the owner of idempotency key {one.row.idempotency_key!r} comes and goes")
+
+    def _owner(self, key: bytes | None) -> Any:
+        if self._committed_owner is None:
+            # The locking read sees the newest row under any isolation level.
+            return self._tx.one(self._q.by_key(), [key])
+        # With innodb_snapshot_isolation (MariaDB) a locking read of a row that is newer than the snapshot is refused by
+        # 1020, and rolls back all that the caller has done. Our INSERT has waited for its owner: it is committed by
+        # now, or this transaction's own.
+        return self._committed_owner(key) or self._tx.one(self._q.by_key(lock=False), [key])
 
     def _existing(self, row: NewRow, owner: Any) -> Inserted:
         task_id, task_type, payload, queue, priority, status, run_at, is_later = owner

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from sqlalchemy import exc
 
@@ -97,6 +98,7 @@ class ProducingStore(StoreBase):
             Queries(dialect, prefix),
             key_conflict=self.settings.key_conflict,
             ascii_text=True,
+            committed_owner=self._committed_owner if dialect is MYSQL else None,
         )
         try:
             return inserter.run(rows)
@@ -110,6 +112,9 @@ class ProducingStore(StoreBase):
             if kind is Kind.REFUSED:
                 inserter.undo()
             raise self.db.translate(cause, kind) from cause
+
+    def _committed_owner(self, key: bytes | None) -> Any:
+        return self.db.read(lambda tx: tx.one(self.queries.by_key(lock=False), [key]))
 
     def _dialect_of(self, name: str) -> Dialect:
         return BareSqlite(self.db.clock.now()) if name == "sqlite" else MYSQL

@@ -28,6 +28,7 @@ from tandemq.store.answers import (
     Settlement,
     WorkerRecord,
 )
+from tandemq.store.facts import Diagnosing
 
 #: A SQLAlchemy Connection, Session or (inside ``run_sync``) the sync twin of an AsyncSession. Kept opaque here.
 Transaction: TypeAlias = Any
@@ -323,7 +324,7 @@ class Inspecting(Protocol):
         ...
 
 
-class Store(Producing, Leasing, Surveying, Recording, Inspecting, Protocol):
+class Store(Producing, Leasing, Surveying, Recording, Inspecting, Diagnosing, Protocol):
     """All of it."""
 
     def close(self) -> None:

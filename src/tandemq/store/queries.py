@@ -20,11 +20,11 @@ class Queries(Looks):
 
     # -- what became of an insert
 
-    def by_key(self) -> str:
-        """The owner of an idempotency key; waits for an uncommitted one. Parameter: key."""
+    def by_key(self, *, lock: bool = True) -> str:
+        """The owner of an idempotency key; with ``lock`` it waits for an uncommitted one. Parameter: key."""
         return (
             f"SELECT id, task_type, payload, queue, priority, status, run_at, run_at > {self.d.now} FROM {self.tasks}"
-            f" WHERE idempotency_key = {self.d.p} {self.d.share}"
+            f" WHERE idempotency_key = {self.d.p} {self.d.share if lock else ''}"
         )
 
     def stored(self, ids: Sequence[int]) -> str:
@@ -71,6 +71,10 @@ class Queries(Looks):
             f" FROM {self.tasks} {self.d.primary} WHERE id IN ({id_list(ids)}) ORDER BY id"
             f" {self.d.for_update if wait else self.d.skip_locked}"
         )
+
+    def outcomes_of(self, ids: Collection[int]) -> str:
+        """What the history has of tasks, by fence; locked rows, so nobody adds to it."""
+        return f"SELECT task_id, fence, outcome FROM {self.attempts} WHERE task_id IN ({id_list(ids)})"
 
     def tokens(self, ids: Collection[int]) -> str:
         """The committed token of rows, without locks."""

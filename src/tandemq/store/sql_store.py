@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tandemq.store.diagnosing import DiagnosingStore
 from tandemq.store.handling import HandlingStore
 from tandemq.store.inspecting import InspectingStore
 from tandemq.store.leasing import LeasingStore
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from tandemq.store.protocol import Store
 
 
-class SqlStore(ProducingStore, LeasingStore, HandlingStore, InspectingStore, RecordingStore):
+class SqlStore(ProducingStore, LeasingStore, HandlingStore, InspectingStore, RecordingStore, DiagnosingStore):
     """``store.protocol.Store`` on SQL."""
 
 

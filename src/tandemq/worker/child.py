@@ -69,6 +69,7 @@ class Child:
             known=registry.names(),
             lease_s=settings.lease_s,
             unknown_task_s=settings.unknown_task_s,
+            redis_away_s=settings.redis_away_s,
         )
         self.fetcher = Fetcher(
             store,
@@ -79,6 +80,7 @@ class Child:
             acker=self.acker,
             clock=clock,
             new_token=ids.lease_token,
+            rng=ids.new_random(),
             pause=self._wake.wait,
             on_ended=self._on_ended,
         )
@@ -113,9 +115,7 @@ class Child:
                 self._run(held)
             except BaseException:
                 # A slot that is gone would leave its task begun and renewed for ever: the process must go instead.
-                _log.exception("task %s broke its slot, the process is replaced", held.lease.id)
-                self.exit_code = 1
-                self._over.set()
+                self._break(f"task {held.lease.id} broke its slot")
                 raise
             finally:
                 self.inbox.done(slot)
@@ -124,10 +124,14 @@ class Child:
         try:
             self.acker.run()
         except BaseException:
-            _log.exception("verdicts cannot be written any more, the process is replaced")
-            self.exit_code = 1
-            self._over.set()
+            self._break("verdicts cannot be written any more")
             raise
+
+    def _break(self, what: str) -> None:
+        """Called while an exception is handled that this process cannot go on after; its supervisor judges the rest."""
+        _log.exception("%s, the process is replaced", what)
+        self.exit_code = 1
+        self._over.set()
 
     def _run(self, held: Held) -> None:
         lease, batch = held.lease, held.batch
@@ -194,6 +198,14 @@ class Child:
         threading.Thread(target=self._finish, name="tandemq-finish", daemon=True).start()
 
     def _finish(self) -> None:
+        try:
+            self._end()
+        except BaseException:
+            # It fetches nothing more, and after its last task nothing would ever end it.
+            self._break("the process cannot drain")
+            raise
+
+    def _end(self) -> None:
         crash.crash_point("shutdown.before_release")
         self._hand_back()  # at once: the fetcher may be in a claim that takes its time
         self._fetching.join()

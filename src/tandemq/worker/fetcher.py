@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from random import Random
 
 from tandemq import metrics
-from tandemq.broker.protocol import Broker
+from tandemq.broker.protocol import Broker, Popped
 from tandemq.core.clock import Clock
 from tandemq.core.crash import crash_point
 from tandemq.core.errors import BrokerUnavailable, StoreRefused, StoreUnavailable
@@ -20,6 +21,7 @@ from tandemq.store.answers import Claimed, Ended
 from tandemq.store.protocol import Store
 from tandemq.worker.acker import Acker
 from tandemq.worker.arena import Arena, Batch, begin_within_s
+from tandemq.worker.direct import WithoutRedis
 from tandemq.worker.inbox import Held, Inbox, Room
 
 _log = logging.getLogger("tandemq.worker")
@@ -28,11 +30,13 @@ BLOCK_S = 0.5
 #: While something waits in the inbox it must be looked after, so BRPOP blocks shorter.
 SHORT_BLOCK_S = 0.05
 LEVELS_S = 0.9
+#: How often an idle worker asks whether Redis still takes ids: one at maxmemory lets lists be emptied but not filled.
+CHECK_S = 2.0
+LONGEST_BACKOFF_S = 2.0
+#: The kind of a log line.
+WITHOUT_REDIS = "without Redis"
 #: Entries that are no ids are each named in the log, so many of them; further ones are only counted.
 NAMED_JUNK = 100
-#: Redis away for longer than this: work goes on from MySQL, so many ids at a time, one look a backoff.
-REDIS_AWAY_S = 5.0
-MAX_DIRECT = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +48,7 @@ class Terms:
     known: frozenset[str]
     lease_s: float
     unknown_task_s: float
+    redis_away_s: float
 
 
 class Fetcher:
@@ -60,6 +65,7 @@ class Fetcher:
         acker: Acker,
         clock: Clock,
         new_token: IdSource,
+        rng: Random,
         pause: Callable[[float], object],
         on_ended: Callable[[Sequence[Ended]], None],
     ) -> None:
@@ -72,7 +78,8 @@ class Fetcher:
         self._backoff_s = 0.0
         self._junk: set[bytes] = set()
         self._only_free = False
-        self._redis_away_since: float | None = None
+        self._checked_at = clock.monotonic()
+        self._direct = WithoutRedis(store, terms.queues, after_s=terms.redis_away_s, clock=clock, rng=rng)
         self.stopping = False
         #: Popped ids that were no longer pending (running, ended, gone): harmless copies.
         self.dropped = 0
@@ -81,21 +88,23 @@ class Fetcher:
         """One turn: hand back what waits too long, fetch what there is room for."""
         for held in self._inbox.stale():
             self._acker.add(held, Release())
-        room = self._inbox.room()
-        if self._only_free:
-            room = Room(min(room.pop, room.free), room.free)
+        room = self._room()
         if room.pop <= 0:
             self._inbox.wait_for_room(SHORT_BLOCK_S, free=self._only_free)
             return
+        if not self._direct.is_time_for_redis:
+            self._work_without_redis()
+            return
         crash_point("pop.before")
         try:
-            popped = self._broker.pop(
-                self._watched(), limit=room.pop, wait_s=SHORT_BLOCK_S if self._inbox.waiting else BLOCK_S
-            )
+            popped = self._pop(room.pop)
         except BrokerUnavailable as away:
-            self._without_redis(room, away)
+            self._redis_failed(away)
             return
-        self._backoff_s, self._redis_away_since = 0.0, None
+        self._backoff_s = 0.0
+        if self._direct.is_back():
+            self._say.forget(WITHOUT_REDIS)
+            _log.info("Redis is back, ids are popped again")
         for junk in popped.junk:
             self._name_junk(popped.level, junk)
         if not popped.ids or popped.level is None:
@@ -107,20 +116,40 @@ class Fetcher:
         else:
             self._claim(popped.level, ids, room)
 
-    def _without_redis(self, room: Room, away: BrokerUnavailable) -> None:
-        """Redis away is a degraded mode: after a while due ids are read from the open index, at a gentle rate."""
+    def _room(self) -> Room:
+        room = self._inbox.room()
+        return Room(min(room.pop, room.free), room.free) if self._only_free else room
+
+    def _pop(self, limit: int) -> Popped:
+        if self._direct.is_away:
+            self._broker.check_writable()  # first: it waits less long for a Redis that is frozen
+        popped = self._broker.pop(
+            self._watched(), limit=limit, wait_s=SHORT_BLOCK_S if self._inbox.waiting else BLOCK_S
+        )
         now = self._clock.monotonic()
-        self._redis_away_since = self._redis_away_since or now
-        self._wait_for("Redis", away)
-        if self.stopping or now - self._redis_away_since < REDIS_AWAY_S or room.free < 1:
+        if popped.level is None and now - self._checked_at > CHECK_S:
+            self._checked_at = now
+            self._broker.check_writable()
+        return popped
+
+    def _redis_failed(self, away: BrokerUnavailable) -> None:
+        self._direct.failed()
+        if (begins_in_s := self._direct.begins_in_s) > 0:
+            self._wait_for("Redis", away, at_most_s=begins_in_s)
+        else:
+            self._say(
+                logging.WARNING, WITHOUT_REDIS, f"Redis stays away, due tasks are taken from the database: {away}"
+            )
+
+    def _work_without_redis(self) -> None:
+        if (wait_s := self._direct.next_look_s) > 0:
+            self._pause(min(wait_s, BLOCK_S / 5))  # what waits behind a slow task is handed back in time
             return
         try:
-            levels = [level for level in self._store.open_levels() if level.queue in self._terms.queues]
-            for level in sorted(levels, key=lambda level: -level.priority):
-                ids = self._store.oldest_due(level, limit=min(room.free, MAX_DIRECT), older_than_s=0.0)
-                if ids:
-                    self._claim(level, ids, Room(len(ids), room.free))
-                    return
+            self._direct.look(
+                lambda: 0 if self.stopping else self._room().pop,
+                lambda level, ids: self._claim(level, ids, self._room()),
+            )
         except StoreUnavailable as also_away:
             self._wait_for("the database", also_away)
 
@@ -138,13 +167,14 @@ class Fetcher:
             self._levels_at = now
         return self._levels
 
-    def _claim(self, level: Level, ids: list[int], room: Room) -> None:
+    def _claim(self, level: Level, ids: list[int], room: Room) -> Collection[int]:
+        """Claim them and send each where it belongs; answers those that are no work for this worker now."""
         token = self._new_token()
         batch = self._arena.open(token, ids, self._clock.monotonic() + begin_within_s(self._terms.lease_s))
         if batch is None:
             self._put_back(level, ids)
             self._pause(SHORT_BLOCK_S)
-            return
+            return ()
         sent_at = self._clock.monotonic()
         try:
             claimed = self._store.claim(
@@ -158,11 +188,10 @@ class Fetcher:
                 unknown_task_s=self._terms.unknown_task_s,
             )
         except StoreRefused as refused:
-            self._isolate(batch, level, ids, refused)
-            return
+            return self._isolate(batch, level, ids, refused)
         except Exception as unknown:  # whatever it was, the claim may have been committed
             self._recover(batch, level, ids, unknown)
-            return
+            return ()
         took_s = self._clock.monotonic() - sent_at
         crash_point("claim.after_commit")
         batch.held([lease.id for lease in claimed.leases])
@@ -182,9 +211,10 @@ class Fetcher:
             metrics.claimed(Counter([(lease.queue, lease.task_type) for lease in claimed.leases]), took_s)
         self._drop(claimed, level)
         self._send_back(claimed)
+        return [*claimed.dropped, *(row.id for row in claimed.not_due), *(row.id for row in claimed.ended)]
 
     def _drop(self, claimed: Claimed, level: Level) -> None:
-        if claimed.dropped:
+        if claimed.dropped and not self._direct.is_away:  # not popped, but seen in MySQL by several workers at once
             metrics.dropped(level.queue, len(claimed.dropped))
             self.dropped += len(claimed.dropped)
             self._say(
@@ -206,16 +236,15 @@ class Fetcher:
             self._put_back(level, ids)
             return
 
-    def _isolate(self, batch: Batch, level: Level, ids: list[int], refused: StoreRefused) -> None:
+    def _isolate(self, batch: Batch, level: Level, ids: list[int], refused: StoreRefused) -> Collection[int]:
         """Nothing is claimed. One row that the database refuses must not hold up the others of its batch."""
         batch.settle(ids)
         batch.close()
         if len(ids) == 1:
             self._say(logging.ERROR, "refused", f"task {ids[0]} cannot be claimed and is left as it is: {refused}")
-            return
+            return ids
         middle = len(ids) // 2
-        for some in (ids[:middle], ids[middle:]):
-            self._claim(level, some, self._inbox.room())
+        return [i for some in (ids[:middle], ids[middle:]) for i in self._claim(level, some, self._inbox.room())]
 
     def _send_back(self, claimed: Claimed) -> None:
         put_back: dict[Level, list[int]] = defaultdict(list)
@@ -224,24 +253,26 @@ class Fetcher:
         later: dict[Level, dict[int, int]] = defaultdict(dict)
         for row in claimed.not_due:
             later[row.level][row.id] = row.due_ms
-        try:
-            for level, ids in put_back.items():
-                self._broker.push_next(level, ids)
-            for level, due in later.items():
-                self._broker.delay(level, due)
-        except BrokerUnavailable as away:
-            self._say(logging.WARNING, "redis", f"Redis is away, the reconciler will push these ids later: {away}")
+        self._tell_redis(put_back, later)
         if claimed.ended:
             metrics.dead(Counter([(row.task_type, row.reason) for row in claimed.ended]))
             self._on_ended(claimed.ended)
 
     def _put_back(self, level: Level, ids: list[int]) -> None:
+        self._tell_redis({level: ids}, {})
+
+    def _tell_redis(self, first: Mapping[Level, list[int]], later: Mapping[Level, dict[int, int]]) -> None:
+        if self._direct.is_away:
+            return  # these ids came from MySQL
         try:
-            self._broker.push_next(level, ids)
+            for level, ids in first.items():
+                self._broker.push_next(level, ids)
+            for level, due in later.items():
+                self._broker.delay(level, due)
         except BrokerUnavailable as away:
             self._say(logging.WARNING, "redis", f"Redis is away, the reconciler will push these ids later: {away}")
 
-    def _wait_for(self, what: str, error: Exception) -> None:
+    def _wait_for(self, what: str, error: Exception, *, at_most_s: float = LONGEST_BACKOFF_S) -> None:
         self._say(logging.WARNING, what, f"{what} is away, waiting: {error}")
-        self._backoff_s = min(2.0, max(0.1, self._backoff_s * 2))
-        self._pause(self._backoff_s)
+        self._backoff_s = min(LONGEST_BACKOFF_S, max(0.1, self._backoff_s * 2))
+        self._pause(min(self._backoff_s, at_most_s))

@@ -1,0 +1,111 @@
+"""Work without Redis: a worker that cannot reach it for a while takes due tasks straight from MySQL.
+
+A degraded mode, at a gentle rate: due ids are read from the open index, the oldest first, and claimed by primary key
+as popped ones are. So nothing runs twice, however many workers do this and whatever the lists still hold.
+
+All workers see the same oldest rows. They look at moments of their own (jitter), and one that finds its ids taken, or
+held by somebody's lock, passes them over and goes on behind them in the same look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from random import Random
+
+from tandemq.core.clock import Clock
+from tandemq.core.task import Level
+from tandemq.store.protocol import Surveying
+
+#: In one look so many ids are claimed at most, by so many claims of a level: one whose oldest rows are all of unknown
+#: types, or locked, does not keep the look from the levels below it.
+MAX_IDS, MAX_CLAIMS = 50, 5
+#: Between two looks; longer and longer while they find nothing.
+LOOK_S, IDLE_LOOK_S, JITTER = 0.5, 2.0, 0.25
+#: How often Redis is tried meanwhile. One that is frozen costs a time-out each time.
+TRY_REDIS_S = 2.0
+#: Rows that could not be claimed are passed over for so long, so many at most: else they would hide those behind them.
+PASS_OVER_S, MAX_PASSED_OVER = 3.0, 5000
+
+#: Claims these ids of a level; answers those that are no work now (taken, locked, refused, of an unknown type).
+Claim = Callable[[Level, list[int]], Collection[int]]
+
+
+class WithoutRedis:
+    """Since when Redis is away as this worker sees it, and the looks at MySQL once that has lasted ``after_s``."""
+
+    def __init__(self, store: Surveying, queues: tuple[str, ...], *, after_s: float, clock: Clock, rng: Random) -> None:
+        self._store, self._queues, self._after_s, self._clock, self._rng = store, queues, after_s, clock, rng
+        self._since: float | None = None
+        self._try_redis_at = self._look_at = float("-inf")
+        self._pause_s = LOOK_S
+        self._passed_over: dict[int, float] = {}
+
+    @property
+    def is_away(self) -> bool:
+        """The last call of Redis failed."""
+        return self._since is not None
+
+    @property
+    def begins_in_s(self) -> float:
+        """Seconds until work goes on without Redis; 0 when it does, infinite while Redis is there."""
+        if self._since is None:
+            return float("inf")
+        return max(0.0, self._since + self._after_s - self._clock.monotonic())
+
+    @property
+    def is_time_for_redis(self) -> bool:
+        """Whether Redis shall be tried now: always, unless work goes on without it."""
+        return self.begins_in_s > 0 or self._clock.monotonic() >= self._try_redis_at
+
+    @property
+    def next_look_s(self) -> float:
+        """Seconds until the next look."""
+        return max(0.0, self._look_at - self._clock.monotonic())
+
+    def failed(self) -> None:
+        """Redis did not answer, or refused."""
+        now = self._clock.monotonic()
+        self._since = now if self._since is None else self._since
+        self._try_redis_at = now + TRY_REDIS_S
+
+    def is_back(self) -> bool:
+        """Redis has answered; whether work went on without it until now."""
+        worked = self.begins_in_s == 0
+        self._since, self._pause_s = None, LOOK_S
+        self._passed_over.clear()
+        return worked
+
+    def look(self, room: Callable[[], int], claim: Claim) -> None:
+        """Claim the oldest due rows, by priority over all levels of the worker. Raises StoreUnavailable."""
+        now = self._clock.monotonic()
+        self._passed_over = {i: until for i, until in self._passed_over.items() if until > now}
+        left, found = MAX_IDS, False
+        try:
+            for level in self._levels():
+                for _ in range(MAX_CLAIMS):
+                    n = min(left, room())
+                    ids = self._oldest(level, n) if n > 0 else []
+                    if not ids:
+                        break
+                    found = True
+                    passed_over = claim(level, ids)
+                    left -= len(ids) - len(passed_over)
+                    self._pass_over(passed_over, now)
+        finally:
+            self._pause_s = LOOK_S if found else min(IDLE_LOOK_S, self._pause_s * 2)
+            self._look_at = self._clock.monotonic() + self._pause_s * self._rng.uniform(1 - JITTER, 1 + JITTER)
+
+    def _levels(self) -> list[Level]:
+        """As a pop would serve them: by priority, levels of one priority in the order of ``-q``."""
+        places = {queue: place for place, queue in enumerate(self._queues)}
+        mine = [level for level in self._store.open_levels() if level.queue in places]
+        return sorted(mine, key=lambda level: (-level.priority, places[level.queue]))
+
+    def _oldest(self, level: Level, n: int) -> list[int]:
+        due = self._store.oldest_due(level, limit=n + len(self._passed_over), older_than_s=0.0)
+        return [task_id for task_id in due if task_id not in self._passed_over][:n]
+
+    def _pass_over(self, ids: Collection[int], now: float) -> None:
+        self._passed_over |= dict.fromkeys(ids, now + PASS_OVER_S)
+        while len(self._passed_over) > MAX_PASSED_OVER:
+            del self._passed_over[next(iter(self._passed_over))]
