@@ -8,9 +8,17 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tandemq.core import values
-from tandemq.core.codec import Encoder, encode, encode_object
+from tandemq.core.codec import Encoder, encode, plain_object, write
 from tandemq.core.errors import InvalidTask, InvalidType, PayloadTooLarge
-from tandemq.core.retry import DEFAULT_MAX_RETRIES, QueuePolicy, RetryPolicy, as_backoff, backoff_spec, policy_options
+from tandemq.core.retry import (
+    DEFAULT_MAX_RETRIES,
+    QueuePolicy,
+    RetryPolicy,
+    as_backoff,
+    backoff_spec,
+    on_the_task_only,
+    policy_options,
+)
 from tandemq.core.task import DEFAULT_QUEUE, UNSET, NewRow, NewTask
 from tandemq.registry import RegisteredTask
 
@@ -39,7 +47,7 @@ class Checks:
         expires_s, expires_at = self._end(new, delay_s, run_at)
         return NewRow(
             task_type=values.task_type(new.task_type),
-            payload=self._payload(new.payload),
+            payload=self._payload(new.payload, task),
             queue=queue,
             priority=values.priority(new.priority) if new.priority is not None else task.priority if task else 0,
             max_retries=self._max_retries(new, task, of_queue),
@@ -51,16 +59,21 @@ class Checks:
             expires_at=expires_at,
         )
 
-    def _payload(self, payload: Any) -> str:
+    def _payload(self, payload: Any, task: RegisteredTask | None) -> str:
         if isinstance(payload, Mapping) and type(payload) is not dict:
             payload = dict(payload)
-        text = encode_object(payload, "payload", self.encoder)
+        if task is not None:
+            payload = task.lower(payload, self.encoder)
+        plain = plain_object(payload, "payload", self.encoder)
+        text = write(plain)
         size = len(text) if text.isascii() else len(text.encode())
         if size > self.max_payload_bytes:
             raise PayloadTooLarge(
                 f"payload is {size} bytes of JSON; the limit is {self.max_payload_bytes} (TANDEMQ_MAX_PAYLOAD_BYTES)",
                 field="payload",
             )
+        if task is not None:
+            task.check(plain)
         return text
 
     def _max_retries(self, new: NewTask, task: RegisteredTask | None, of_queue: QueuePolicy | None) -> int:
@@ -125,12 +138,9 @@ def _of_one_enqueue(retry: Any) -> None:
     """A policy that can be written into a row. InvalidTask names what cannot."""
     if not isinstance(retry, RetryPolicy):
         raise InvalidType(f"retry must be a RetryPolicy, not {type(retry).__name__}", field="retry")
-    on_the_task = [name for name in ("when", "retry_on", "give_up_on") if getattr(retry, name)]
-    if backoff_spec(as_backoff(retry.backoff)) is None:
-        on_the_task.append("backoff (a callable)")
-    if on_the_task:
+    if names := on_the_task_only(retry):
         raise InvalidTask(
-            f"retry of one enqueue cannot carry {', '.join(on_the_task)}: code does not travel with a row;"
+            f"retry of one enqueue cannot carry {', '.join(names)}: code does not travel with a row;"
             " set it on the task (@app.task(retry=...))",
             field="retry",
         )

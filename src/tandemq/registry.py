@@ -7,15 +7,15 @@ the producer is the ``__main__`` module.
 from __future__ import annotations
 
 import inspect
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
-from tandemq.core import values
+from tandemq.core import codec, values
 from tandemq.core.errors import (
     ConfigurationError,
     InvalidTask,
+    InvalidType,
     Retry,
     Retryable,
     Snooze,
@@ -24,11 +24,11 @@ from tandemq.core.errors import (
 )
 from tandemq.core.failure import describe
 from tandemq.core.lifecycle import Failure
+from tandemq.core.listening import Listeners
 from tandemq.core.retry import RetryPolicy
 from tandemq.core.task import DEFAULT_QUEUE, DEFAULT_TIMEOUT_S, UNSET, Unset
 from tandemq.core.values import Priority, Seconds
 from tandemq.handler import (
-    IN_TRANSACTION,
     CurrentTask,
     TaskHandler,
     current_task,
@@ -37,6 +37,8 @@ from tandemq.handler import (
     reset_current,
     set_current,
 )
+from tandemq.signature import TX, Shape, takes_transaction, types_of
+from tandemq.typed import Misfit, Types
 
 __all__ = [
     "CurrentTask",
@@ -50,8 +52,6 @@ __all__ = [
     "set_current",
 ]
 
-#: The parameter that gets the transaction in which the success is recorded.
-_TX = "tx"
 #: Raised by ``validate`` these steer the attempt as they would in the handler; anything else refuses the payload.
 _STEERING = (Retry, Retryable, Snooze, TaskTimeout, ValidationFailed)
 
@@ -66,54 +66,12 @@ class TaskOptions:
     max_retries: int | Unset | None = UNSET
     retry: RetryPolicy | Unset | None = UNSET
     timeout: Seconds | Unset | None = UNSET
+    typed: bool | Unset = UNSET
 
     def pick(self, option: str, handler: TaskHandler | None, default: Any) -> Any:
         """The value that counts: given here, else the handler class's, else ``default``."""
         given = getattr(self, option)
         return getattr(handler, option, default) if given is UNSET else given
-
-
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """A signature reduced to what binding JSON by name needs; compared with sets, since every run checks it."""
-
-    signature: inspect.Signature
-    required: frozenset[str]
-    allowed: frozenset[str] | None
-    extra: str | None
-
-    @classmethod
-    def of(cls, fn: Callable[..., Any], name: str) -> _Shape:
-        signature = _signature(fn)
-        if _transaction_parameter(signature):
-            # The worker gives it: to an enqueue it does not exist.
-            signature = signature.replace(parameters=[p for n, p in signature.parameters.items() if n != _TX])
-        required, allowed, extra = set(), set(), None
-        for p in signature.parameters.values():
-            if p.kind in {p.POSITIONAL_ONLY, p.VAR_POSITIONAL}:
-                star = "*" if p.kind is p.VAR_POSITIONAL else "positional-only "
-                raise ConfigurationError(
-                    f"task {name!r} has the parameter {star}{p.name}; arguments travel in a JSON object, by name"
-                )
-            if p.kind is p.VAR_KEYWORD:
-                extra = p.name
-                continue
-            allowed.add(p.name)
-            if p.default is p.empty:
-                required.add(p.name)
-        return cls(signature, frozenset(required), None if extra else frozenset(allowed), extra)
-
-    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        if not args and self.fits(kwargs):
-            return kwargs  # all by name: what binding would answer, for a twentieth of its time
-        arguments = self.signature.bind(*args, **kwargs).arguments
-        if self.extra is not None:
-            arguments.update(arguments.pop(self.extra, {}))
-        return dict(arguments)
-
-    def fits(self, payload: Mapping[str, Any]) -> bool:
-        keys = payload.keys()
-        return self.required <= keys and (self.allowed is None or keys <= self.allowed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,11 +87,14 @@ class RegisteredTask:
     policy: RetryPolicy
     max_retries: int | None
     timeout_s: float | None
-    shape: _Shape | None
+    shape: Shape | None
     takes_tx: bool = False
+    typed: bool = True
+    types: Types | None = None
+    listeners: Listeners = field(default_factory=Listeners, compare=False)
 
     @classmethod
-    def of(cls, target: Any, options: TaskOptions) -> RegisteredTask:
+    def of(cls, target: Any, options: TaskOptions, *, typed: bool = True) -> RegisteredTask:
         """From a function, a TaskHandler subclass or an instance of one; refuses what could never run."""
         if isinstance(target, type) and issubclass(target, TaskHandler):
             target = target()
@@ -147,6 +108,8 @@ class RegisteredTask:
         _check_callable(fn, handler, name)
         policy = options.pick("retry", handler, None) or RetryPolicy()
         retries = options.pick("max_retries", handler, None)
+        shape = None if handler else Shape.of(fn, name)
+        typed = options.pick("typed", handler, typed)
         return cls(
             name=name,
             fn=fn,
@@ -157,8 +120,10 @@ class RegisteredTask:
             policy=policy,
             max_retries=policy.max_retries if retries is None else values.max_retries(retries),
             timeout_s=values.timeout(options.pick("timeout", handler, DEFAULT_TIMEOUT_S)),
-            shape=None if handler else _Shape.of(fn, name),
-            takes_tx=_transaction_parameter(_signature(fn)),
+            shape=shape,
+            takes_tx=takes_transaction(fn),
+            typed=typed,
+            types=types_of(fn, name, shape) if typed else None,
         )
 
     def bind(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -169,21 +134,44 @@ class RegisteredTask:
             raise TypeError(f"{self.name} is a handler class: enqueue it with one dict, its payload")
         return dict(args[0])
 
-    def validate(self, payload: Any) -> None:
-        """Raise ValidationFailed (final) unless the handler takes this payload."""
+    def lower(self, payload: Any, encoder: codec.Encoder | None) -> Any:
+        """The payload with what JSON lacks as texts and objects, where an annotation will make it again."""
+        return payload if self.types is None or type(payload) is not dict else self.types.lower(payload, encoder)
+
+    def check(self, plain: dict[str, Any]) -> None:
+        """At the enqueue: raise InvalidTask for a payload that ``validate`` would refuse, but for a class's hook."""
+        if self.typed:
+            try:
+                self._lift(plain)
+            except Misfit as bad:
+                kind = InvalidType if ", got " in str(bad) else InvalidTask
+                raise kind(f"{bad} ({self.name})", field=bad.field) from None
+
+    def validate(self, payload: Any) -> Any:
+        """What ``call`` is to be given: the payload, with what the annotations name. ValidationFailed (final) if it
+        does not fit the signature, or is refused by the handler class.
+        """
         if not isinstance(payload, dict):
             raise ValidationFailed(f"the payload must be a JSON object, not {type(payload).__name__}")
+        try:
+            lifted = self._lift(payload)
+        except Misfit as bad:
+            raise ValidationFailed(str(bad)) from None
         if self.handler is not None:
             _ask(self.handler, payload)
-        elif self.shape is not None and not self.shape.fits(payload):
+        return lifted
+
+    def _lift(self, payload: dict[str, Any]) -> Any:
+        if self.shape is not None and not self.shape.fits(payload):
             try:
                 self.shape.signature.bind(**payload)
             except TypeError as bad:
-                raise ValidationFailed(f"the payload does not fit {self.name}{self.shape.signature}: {bad}") from None
+                raise Misfit(f"does not fit {self.name}{self.shape.signature}: {bad}", "payload") from None
+        return payload if self.types is None else self.types.lift(payload)
 
-    def call(self, payload: dict[str, Any], tx: Any = None) -> Any:
-        """Run the handler with a validated payload; a coroutine to be awaited when ``is_async``."""
-        given = {_TX: tx} if self.takes_tx else {}
+    def call(self, payload: Any, tx: Any = None) -> Any:
+        """Run the handler with what ``validate`` gave; a coroutine to be awaited when ``is_async``."""
+        given = {TX: tx} if self.takes_tx else {}
         return self.fn(payload, **given) if self.handler is not None else self.fn(**payload, **given)
 
     def on_dead_letter(self, task_id: int, payload: dict[str, Any], error: Failure) -> None:
@@ -197,6 +185,8 @@ class Registry:
 
     def __init__(self) -> None:
         self._tasks: dict[str, RegisteredTask] = {}
+        #: Those of the application, who hear of every task.
+        self.listeners = Listeners()
 
     def add(self, task: RegisteredTask) -> RegisteredTask:
         """Register; the same function again (a reloaded module) replaces, another one under the name is refused."""
@@ -226,26 +216,6 @@ class Registry:
         return len(self._tasks)
 
 
-def _signature(fn: Callable[..., Any]) -> inspect.Signature:
-    if sys.version_info >= (3, 14):  # annotations are evaluated late there, and may name what only type checkers import
-        from annotationlib import Format
-
-        return inspect.signature(fn, annotation_format=Format.FORWARDREF)
-    return inspect.signature(fn)
-
-
-def _transaction_parameter(signature: inspect.Signature) -> bool:
-    """Whether there is a ``tx`` that is the transaction; annotated as something else it is payload."""
-    parameter = signature.parameters.get(_TX)
-    if parameter is None:
-        return False
-    if parameter.default is IN_TRANSACTION or parameter.annotation is parameter.empty:
-        return True
-    said = getattr(parameter.annotation, "__forward_arg__", parameter.annotation)
-    name = said if isinstance(said, str) else getattr(said, "__name__", "")
-    return name.rpartition(".")[2] in {"Connection", "Any"}
-
-
 def _origin(task: RegisteredTask) -> tuple[str, str]:
     module, qualname = place_of(task.fn if task.handler is None else task.handler)
     return module, qualname or repr(task.fn)
@@ -261,7 +231,7 @@ def _check_callable(fn: Any, handler: TaskHandler | None, name: str) -> None:
         raise ConfigurationError(f"task {name!r} must be a function or a TaskHandler subclass, not {fn!r}")
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise ConfigurationError(f"task {name!r} is a generator function: calling it would run nothing")
-    if _is_async(fn) and _transaction_parameter(_signature(fn)):
+    if _is_async(fn) and takes_transaction(fn):
         raise ConfigurationError(
             f"task {name!r} is async and takes tx: its SQL would hold up the event loop, so make it a plain def"
         )

@@ -63,8 +63,8 @@ class _Run:
             exc.add_note(f"not retried: the next attempt would begin after max_age ({age:g} s)")
             self._give_up(exc)
         self._executor.log(self._name, self.attempt, self._max_retries + 1, delay_s, exc)
-        self._tell("on_retry", exc)
         if isinstance(verdict, RetryIn):
+            self._tell("on_retry", exc)
             self._earlier.append(f"attempt {self.attempt}: {type(exc).__name__}: {exc}")
             self.attempt += 1
         return delay_s

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import datetime
 from typing import Any, Generic, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack, cast, overload
 
+from tandemq.core.listening import Listener
 from tandemq.core.retry import Backoff, RetryPolicy
 from tandemq.core.task import NewTask, Unset
 from tandemq.core.values import Priority, Seconds
@@ -57,6 +58,10 @@ class _Enqueuing(Generic[P, R]):
     def name(self) -> str:
         """The task type, as stored in rows."""
         return self.registered.name
+
+    def add_listener(self, event: str, callback: Listener) -> None:
+        """Call ``callback(attempt, policy, exc)`` at this event of this task; see ``TandemQ.add_listener``."""
+        self.registered.listeners.add(event, callback)
 
     def using(self, **options: Unpack[EnqueueOptions]) -> Self:
         """The same task with these options for its enqueues; the task itself is unchanged."""

@@ -1,8 +1,7 @@
 """What every store test stands on: a migrated empty database, stores on it, and short ways to say what happens.
 
-The contract itself is in ``store_producing.py``, ``store_leasing.py``, ``store_settling.py``,
-``store_inspecting.py``, ``store_searching.py`` and ``store_transactions.py``; adapters (``test_store_*.py``) inherit
-from all of them and give the fixture ``settings``.
+The contract itself is in the other ``store_*.py`` here; adapters (``test_store_*.py``) inherit from all of them and
+give the fixture ``settings``.
 """
 
 from __future__ import annotations

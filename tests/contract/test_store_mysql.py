@@ -6,6 +6,7 @@ import pytest
 
 from tandemq.core.settings import Settings
 from tandemq.store.migrate import migrate
+from tests.contract.store_aging import AgingContract
 from tests.contract.store_inspecting import InspectingContract
 from tests.contract.store_leasing import LeasingContract
 from tests.contract.store_producing import ProducingContract
@@ -15,7 +16,13 @@ from tests.contract.store_transactions import TransactionsContract
 
 
 class TestMySqlStore(
-    ProducingContract, LeasingContract, SettlingContract, InspectingContract, SearchingContract, TransactionsContract
+    ProducingContract,
+    LeasingContract,
+    SettlingContract,
+    InspectingContract,
+    SearchingContract,
+    TransactionsContract,
+    AgingContract,
 ):
     @pytest.fixture
     def settings(self, mysql_url: str) -> Settings:

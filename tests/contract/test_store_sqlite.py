@@ -8,6 +8,7 @@ import pytest
 
 from tandemq.core.settings import Settings
 from tandemq.store.migrate import migrate
+from tests.contract.store_aging import AgingContract
 from tests.contract.store_inspecting import InspectingContract
 from tests.contract.store_leasing import LeasingContract
 from tests.contract.store_producing import ProducingContract
@@ -17,7 +18,13 @@ from tests.contract.store_transactions import TransactionsContract
 
 
 class TestSqliteStore(
-    ProducingContract, LeasingContract, SettlingContract, InspectingContract, SearchingContract, TransactionsContract
+    ProducingContract,
+    LeasingContract,
+    SettlingContract,
+    InspectingContract,
+    SearchingContract,
+    TransactionsContract,
+    AgingContract,
 ):
     @pytest.fixture
     def settings(self, tmp_path: Path) -> Settings:

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, multiprocess
 
 from tandemq import NewTask, metrics
 from tandemq.core.settings import Settings
+from tests.healing import World
 from tests.probe import Probe
 from tests.waiting import eventually
 from tests.workers import Bench, bench
@@ -82,6 +83,32 @@ def test_a_task_that_dies_with_its_process_is_counted_by_the_supervisor(work: Be
     assert work.ended([poison.id], 60) == {"dead": 1}
     eventually(lambda: read(folder, "dead_total", "type", "reason") == {("poison", "lease_lost"): 1}, 30)
     assert read(folder, "retried_total", "type", "attempt") == {("poison", "1"): 1}
+
+
+def test_the_reconciler_counts_what_it_ends(fast_world: World) -> None:
+    registry = metrics.registry()
+    assert registry is not None
+
+    def now() -> Counter[tuple[str, ...]]:
+        found: Counter[tuple[str, ...]] = Counter()
+        for metric in registry.collect():
+            for s in metric.samples:
+                if s.name in {"tandemq_retried_total", "tandemq_dead_total"} and s.labels["type"] == "noop":
+                    found[s.name, s.labels.get("attempt") or s.labels["reason"]] += int(s.value)
+        return found
+
+    before, reconciler = now(), fast_world.reconciler()
+    for max_retries in (3, 3, 0):
+        fast_world.claim(fast_world.insert(max_retries=max_retries))
+    fast_world.insert(expires_s=1.0)
+    fast_world.arm(reconciler)
+    fast_world.passes(reconciler, 2)
+
+    assert now() - before == {
+        ("tandemq_retried_total", "1"): 2,
+        ("tandemq_dead_total", "lease_lost"): 1,
+        ("tandemq_dead_total", "expired"): 1,
+    }
 
 
 def test_a_producer_counts_what_it_stored_and_pushed(work: Bench) -> None:

@@ -113,6 +113,21 @@ def wrong_calls_are_found() -> None:
     app.enqueue("x", {}, queu="q")  # type: ignore[call-arg]
     app.task(name="x", retries=3)  # type: ignore[call-overload]
     app.enqueue("x", [])  # type: ignore[arg-type]
+    app.add_listener("on_retry", print_one)  # type: ignore[arg-type]
+    ship.add_listener("on_retry", hear_text)  # type: ignore[arg-type]
+    app.task(typed="no")  # type: ignore[call-overload]
+
+
+def hear(attempt: int, policy: RetryPolicy, exc: BaseException | None) -> None:
+    """A listener."""
+
+
+def print_one(attempt: int) -> None:
+    """No listener either."""
+
+
+def hear_text(attempt: str, policy: RetryPolicy, exc: BaseException | None) -> None:
+    """No listener."""
 
 
 def right_calls_are_accepted() -> None:
@@ -122,3 +137,7 @@ def right_calls_are_accepted() -> None:
     process_order.using(delay=3, max_retries=0, backoff=[1, 2.5], connection=object())
     app.enqueue("x", {"a": 1}, priority=5, expires=30.0)
     app.enqueue_many([process_order.new(1), NewTask("x", {})])
+    app.add_listener("on_retry", hear)
+    fetch.add_listener("on_success", hear)
+    assert_type(app.task(typed=False)(tasks_keep_their_signatures), Task[[], None])
+    assert_type(TandemQ(typed=False), TandemQ)

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from tandemq import metrics
 from tandemq.core.clock import SystemClock
 from tandemq.core.errors import StoreUnavailable
-from tandemq.core.lifecycle import Event, Status, Succeed
+from tandemq.core.lifecycle import Event, Failure, RetryIn, SnoozeIn, Status, Succeed
+from tandemq.core.listening import Listeners
 from tandemq.core.task import Lease, Level
 from tandemq.store.answers import Moved, Settled, Settlement
 from tandemq.worker.acker import Acker
@@ -40,16 +42,24 @@ class Store:
         return [i for ids, _, _ in self.calls for i in ids if i not in self.locked]
 
 
+class Broker:
+    """Takes whatever becomes pending again."""
+
+    def delay(self, level: Level, due: dict[int, int]) -> None: ...
+
+
 class Bench:
     def __init__(self) -> None:
         self.store, self.arena = Store(), Arena.create()
+        self.told: list[tuple[str, int]] = []
         self.acker = Acker(
             self.store,  # type: ignore[arg-type]
-            None,  # type: ignore[arg-type]  # nothing here becomes pending
+            Broker(),  # type: ignore[arg-type]
             worker_id="w",
             clock=SystemClock(),
-            on_dead=lambda *_: None,
+            on_dead=lambda held, _: self.told.append(("on_dead", held.lease.id)),
             on_answer=self.arena.note_flush,
+            on_retry=lambda held: self.told.append(("on_retry", held.lease.id)),
         )
         self.thread = threading.Thread(target=self.acker.run, daemon=True)
 
@@ -74,6 +84,33 @@ def bench() -> Iterator[Bench]:
         made.thread.join(10)
         assert not made.thread.is_alive()
     made.arena.close()
+
+
+def test_a_retry_that_the_database_made_a_death_is_counted_as_one_and_told_as_one(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[tuple[str, Any]] = []
+    for name in ("dead", "retried"):
+        monkeypatch.setattr(metrics, name, lambda counts, name=name: counted.append((name, dict(counts))))
+    monkeypatch.setattr(Listeners, "anybody", True)
+    batch = bench.batch(7, [1, 2, 3])
+    level = Level("q", 0)
+    answer = Settled(
+        (
+            Moved(1, level, "t", Event.BURY, Status.DEAD, None, "retries_exhausted", 4),
+            Moved(2, level, "t", Event.RETRY, Status.PENDING, 1, "", 4),
+            Moved(3, level, "t", Event.RETRY, Status.PENDING, 1, "", 4),
+        )
+    )
+    monkeypatch.setattr(bench.store, "finish", lambda *_, **__: answer)
+    verdicts = [RetryIn(1.0, Failure("E", "x"), max_age_s=5.0), RetryIn(1.0, Failure("E", "x")), SnoozeIn(1.0)]
+    for task_id, verdict in enumerate(verdicts, 1):
+        bench.acker.add(Held(Lease(task_id, "q", 0, "t", "{}", "", 4, 9, 0, 1, 7), batch), verdict)
+    bench.thread.start()
+    assert bench.acker.wait_empty(10)
+
+    assert sorted(counted) == [("dead", {("t", "retries_exhausted"): 1}), ("retried", {("t", 4): 1})]
+    assert bench.told == [("on_retry", 2), ("on_dead", 1)]
 
 
 def test_what_comes_during_a_commit_goes_into_the_next_one_together(bench: Bench) -> None:

@@ -106,6 +106,22 @@ def test_names_beyond_the_limit_are_counted_together_and_keep_their_outcome() ->
     assert value("finished_total", queue=metrics.OTHER, type=metrics.OTHER, outcome="dead") == 100
 
 
+def test_types_and_attempts_that_other_programs_make_up_are_bounded_too() -> None:
+    """Rows of other SQL: any type, any number of attempts."""
+    for i in range(3 * metrics.MAX_SERIES):
+        metrics.dead({(f"junk{i}", "unknown_task" if i % 2 else "expired"): 1})
+        metrics.retried({(f"junk{i}", i % 40 - 3): 1})
+
+    registry = metrics.registry()
+    assert registry is not None
+    for name, labels in (("tandemq_dead", 2), ("tandemq_retried", 11)):
+        (metric,) = [m for m in registry.collect() if m.name == name]
+        samples = [s for s in metric.samples if s.name == f"{name}_total"]
+        assert sum(s.value for s in samples) == 3 * metrics.MAX_SERIES
+        assert len(samples) <= metrics.MAX_SERIES + labels
+    assert value("dead_total", type=metrics.OTHER, reason="expired") == metrics.MAX_SERIES
+
+
 def test_a_label_set_is_looked_up_in_the_library_once_only(monkeypatch: pytest.MonkeyPatch) -> None:
     metrics.registry()
     asked: list[tuple[object, ...]] = []

@@ -15,7 +15,8 @@ MAX_INT_BITS = 14_000
 
 Encoder = Callable[[Any], Any]
 _SCALARS = frozenset({str, int, float})
-_write = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+#: Compact JSON text of what is plain.
+write: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
 
 def _step(path: str, key: str) -> str:
@@ -73,15 +74,15 @@ class _Walk:
         )
 
 
-def _is_plain(value: Any, depth: int = 0) -> bool:
+def is_plain(value: Any, depth: int = 0) -> bool:
     """Whether ``_Walk`` would find nothing: nearly always so, and without the paths it costs a third."""
     kind = type(value)
     if kind is dict:
         return depth < MAX_DEPTH and all(
-            type(k) is str and (k.isascii() or _is_utf8(k)) and _is_plain(v, depth + 1) for k, v in value.items()
+            type(k) is str and (k.isascii() or _is_utf8(k)) and is_plain(v, depth + 1) for k, v in value.items()
         )
     if kind is list:
-        return depth < MAX_DEPTH and all(_is_plain(v, depth + 1) for v in value)
+        return depth < MAX_DEPTH and all(is_plain(v, depth + 1) for v in value)
     if kind is str:
         return value.isascii() or _is_utf8(value)
     if kind is int:
@@ -99,14 +100,20 @@ def _is_utf8(value: str) -> bool:
 
 def encode(value: Any, path: str, encoder: Encoder | None = None) -> str:
     """Compact JSON text. Raises InvalidTask/InvalidType naming the path (``payload.items[3].price``)."""
-    return _write(value if _is_plain(value) else _Walk(encoder)(value, path))
+    return write(value if is_plain(value) else _Walk(encoder)(value, path))
 
 
 def encode_object(value: Any, path: str, encoder: Encoder | None = None) -> str:
     """As ``encode``, for a value that must be a JSON object."""
+    return write(plain_object(value, path, encoder))
+
+
+def plain_object(value: Any, path: str, encoder: Encoder | None = None) -> dict[str, Any]:
+    """The first half of ``encode_object``: what JSON carries, for ``write``. Raises what ``encode`` raises."""
     if type(value) is not dict:
         raise InvalidType(f"{path} must be a JSON object (a dict), not {type(value).__name__}", field=path)
-    return encode(value, path, encoder)
+    plain: dict[str, Any] = value if is_plain(value) else _Walk(encoder)(value, path)
+    return plain
 
 
 def ascii_only(text: str) -> str:

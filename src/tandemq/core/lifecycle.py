@@ -198,12 +198,14 @@ class RetryIn:
     """running -> pending, due in ``delay_s`` seconds of database time; the attempt stays used.
 
     ``doubtful``, here and in ``Bury``: unless the row turns out to have succeeded under the same token.
+    ``max_age_s``: if it would begin later than this in the task's life it becomes a death instead.
     """
 
     delay_s: float
     failure: Failure
     outcome: str = "failed"
     doubtful: bool = False
+    max_age_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +276,7 @@ def decide(attempt: Attempt, outcome: Outcome, policy: RetryPolicy, rng: Random)
                 return Bury(DeadReason.NON_RETRYABLE, failure)
             reason = DeadReason.RETRIES_EXHAUSTED
             if delay_s is not None and not attempt.is_last:
-                return RetryIn(_bounded(delay_s), failure)
+                return RetryIn(_bounded(delay_s), failure, max_age_s=policy.max_age_s)
             return _again(attempt, failure, policy, rng, reason, "failed")
         case _:
             assert_never(outcome)
@@ -290,4 +292,4 @@ def _again(
 ) -> RetryIn | Bury:
     if attempt.is_last:
         return Bury(reason, failure, outcome)
-    return RetryIn(policy.delay(attempt.number, rng), failure, outcome)
+    return RetryIn(policy.delay(attempt.number, rng), failure, outcome, max_age_s=policy.max_age_s)

@@ -16,8 +16,9 @@ from tandemq.store.base import holder
 from tandemq.store.claiming import ClaimingStore
 from tandemq.store.database import Abandon, LockWait
 from tandemq.store.dialects import instant, micros
+from tandemq.store.held import Again, Held, Settling, same_again
 from tandemq.store.protocol import Judge
-from tandemq.store.settling import MAX_TEXT_BYTES, Again, Counts, Held, Settling, same_again
+from tandemq.store.settling import MAX_TEXT_BYTES, Counts
 from tandemq.store.transaction import Mismatch, OwnTx, Step, Tx
 
 #: How long after it was sent a claim may still arrive: longer than TCP goes on sending.

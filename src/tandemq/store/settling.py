@@ -10,7 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from tandemq.core.errors import StoreRefused
 from tandemq.core.lifecycle import (
@@ -21,14 +21,15 @@ from tandemq.core.lifecycle import (
     Release,
     RetryIn,
     SnoozeIn,
-    Status,
     Succeed,
     Verdict,
 )
 from tandemq.core.task import Lease, Level, epoch_ms
+from tandemq.store.aging import too_old
 from tandemq.store.answers import Moved
 from tandemq.store.chunks import by_size
 from tandemq.store.dialects import NOT_YET, instant, micros
+from tandemq.store.held import Again, Held, Settling
 from tandemq.store.queries import Queries
 from tandemq.store.statements import Statements
 from tandemq.store.transaction import Step, Tx
@@ -37,96 +38,6 @@ SHARDS = 16
 #: Statements that carry texts are cut near this size, far below any max_allowed_packet.
 MAX_TEXT_BYTES = 512 * 1024
 Counts = Counter[tuple[str, str, str]]
-
-
-class Held(NamedTuple):
-    """A row of ``Queries.held``."""
-
-    id: int
-    queue: str
-    priority: int
-    task_type: str
-    status: str
-    token: int
-    cancel: int
-    attempts: int
-    max_retries: int
-    replays: int
-    fence: int
-    worker_id: str
-    started_at: Any
-    dead_reason: str
-    run_at: Any
-    payload: str
-    options: str
-
-    def lease(self) -> Lease:
-        """The lease as it was claimed."""
-        return Lease(
-            id=self.id,
-            queue=self.queue,
-            priority=self.priority,
-            task_type=self.task_type,
-            payload=self.payload,
-            options=self.options,
-            attempt=self.attempts,
-            max_retries=self.max_retries,
-            replays=self.replays,
-            fence=self.fence,
-            token=self.token,
-        )
-
-
-class Settling(NamedTuple):
-    """A locked row, the lease it was held under, and what is to become of it."""
-
-    row: Held
-    lease: Lease
-    verdict: Verdict
-
-    @property
-    def pair(self) -> tuple[int, int]:
-        """What the row is matched by."""
-        return self.row.id, self.lease.token
-
-    @property
-    def event(self) -> Event:
-        """A cancel request turns a way back to pending into a cancellation; success and death win."""
-        match self.verdict:
-            case Succeed():
-                return Event.SUCCEED
-            case Bury():
-                return Event.BURY
-            case RetryIn() | SnoozeIn():
-                return Event.CANCEL_RUNNING if self.row.cancel else Event.RETRY
-            case Release():
-                return Event.CANCEL_RUNNING if self.row.cancel else Event.RELEASE
-
-
-class Again(NamedTuple):
-    """A row whose verdict was written before, and the event it was written as."""
-
-    row: Held
-    lease: Lease
-    verdict: Verdict
-    event: Event
-
-
-def same_again(row: Held, verdict: Verdict) -> Event | None:
-    """As which event this verdict, under the row's own token, has been written before (its answer was lost)."""
-    if isinstance(verdict, RetryIn | Bury) and verdict.doubtful and row.status == Status.SUCCEEDED:
-        return Event.SUCCEED
-    match verdict:
-        case Succeed():
-            return Event.SUCCEED if row.status == Status.SUCCEEDED else None
-        case Bury(reason):
-            return Event.BURY if row.status == Status.DEAD and row.dead_reason == reason.value else None
-        case RetryIn() | SnoozeIn() | Release():
-            if row.status == Status.CANCELLED:
-                return Event.CANCEL_RUNNING
-            if row.status == Status.PENDING:
-                return Event.RELEASE if isinstance(verdict, Release) else Event.RETRY
-            return None
 
 
 @dataclass
@@ -154,6 +65,7 @@ class Settler:
 
     def settle(self, tx: Tx, rows: Sequence[Settling]) -> tuple[list[Moved], Counts]:
         """Move locked rows that are running under their token. Counters are returned: they are written last."""
+        rows = self._aged(tx, rows)
         groups = _Groups()
         for one in rows:
             groups.add(one)
@@ -173,6 +85,11 @@ class Settler:
             if outcome:
                 counts[one.row.queue, one.row.task_type, outcome] += 1
         return [moved(one.row, one.event, one.verdict, one.lease, due.get(one.row.id)) for one in rows], counts
+
+    def _aged(self, tx: Tx, rows: Sequence[Settling]) -> Sequence[Settling]:
+        retries = {s.row.id: s.verdict for s in rows if isinstance(s.verdict, RetryIn) and s.event is Event.RETRY}
+        buried = too_old(tx, self._q, retries)
+        return [s._replace(verdict=buried[s.row.id]) if s.row.id in buried else s for s in rows] if buried else rows
 
     def repeat(self, tx: Tx, rows: Sequence[Again]) -> list[Moved]:
         """The answers that were lost, once more."""

@@ -12,7 +12,7 @@ from tandemq.store.answers import Ended, OpenRow, Settled
 from tandemq.store.base import StoreBase
 from tandemq.store.dialects import instant, micros, stamp
 from tandemq.store.protocol import Judge
-from tandemq.store.settling import Held, Settling
+from tandemq.store.held import Held, Settling
 from tandemq.store.transaction import Tx
 
 #: More levels than anybody can watch; a bound, not a limit to be met.

@@ -16,7 +16,8 @@ from tandemq.core.clock import Clock
 from tandemq.core.crash import crash_point
 from tandemq.core.errors import StoreUnavailable
 from tandemq.core.failure import failure
-from tandemq.core.lifecycle import Bury, Event, Release, RetryIn, Status, Succeed, Verdict
+from tandemq.core.lifecycle import Bury, DeadReason, Event, Release, RetryIn, Status, Succeed, Verdict
+from tandemq.core.listening import Listeners
 from tandemq.redeliver import dispatch
 from tandemq.service import Throttle
 from tandemq.store.answers import Settled, Settlement
@@ -48,8 +49,10 @@ class Acker:
         clock: Clock,
         on_dead: Callable[[Held, Bury], None],
         on_answer: Callable[[float], None],
+        on_retry: Callable[[Held], None] | None = None,
     ) -> None:
         self._store, self._broker, self._worker_id, self._on_dead = store, broker, worker_id, on_dead
+        self._on_retry = on_retry
         self._clock, self._on_answer = clock, on_answer
         self._say = Throttle(_log, clock)
         self._items: SimpleQueue[Item | threading.Event | None] = SimpleQueue()
@@ -176,10 +179,16 @@ class Acker:
         dispatch(self._broker, settled.moved)
         if retries:
             crash_point("retry.after_push")
-        buried = {m.id for m in settled.moved if m.event is Event.BURY and m.dead_reason}
-        for held, verdict in items:
-            if held.lease.id in buried and isinstance(verdict, Bury):
-                self._on_dead(held, verdict)
+        if retries and self._on_retry is not None and Listeners.anybody:
+            again = {(m.id, m.attempt) for m in settled.moved if m.event is Event.RETRY}
+            for held, verdict in items:
+                if isinstance(verdict, RetryIn) and (held.lease.id, held.lease.attempt) in again:
+                    self._on_retry(held)
+        buried = {m.id: m.dead_reason for m in settled.moved if m.event is Event.BURY and m.dead_reason}
+        for held, verdict in items if buried else ():
+            reason = buried.get(held.lease.id)
+            if reason and isinstance(verdict, Bury | RetryIn):  # a retry that came too late for the task's max_age
+                self._on_dead(held, Bury(DeadReason(reason), verdict.failure))
 
     def _isolate(self, items: list[Item], broken: Exception) -> list[Item]:
         """An error that retrying does not cure: halve until the culprit is alone, then store it with minimal text."""

@@ -14,10 +14,12 @@ from tandemq.broker.protocol import Broker
 from tandemq.core import codec, crash, ids
 from tandemq.core.clock import Clock
 from tandemq.core.failure import describe, failure
-from tandemq.core.lifecycle import Bury, Failure, Interrupted, Release
+from tandemq.core.lifecycle import Bury, Failure, Interrupted, Recorded, Release, Returned
+from tandemq.core.listening import Listeners
 from tandemq.core.settings import Settings
 from tandemq.core.task import DEFAULT_QUEUE
 from tandemq.registry import Registry
+from tandemq.service import Throttle
 from tandemq.store.answers import Ended
 from tandemq.store.protocol import Store
 from tandemq.worker.acker import Acker
@@ -25,9 +27,12 @@ from tandemq.worker.arena import Arena
 from tandemq.worker.executor import Executor
 from tandemq.worker.fetcher import Fetcher, Terms
 from tandemq.worker.inbox import Held, Inbox
+from tandemq.worker.telling import Failed, exception_of, of_lease, of_row
 
 _log = logging.getLogger("tandemq.worker")
 FLUSH_S = 5.0
+#: When so many calls wait for the thread of the hooks, listeners miss the next ones: they would fill the memory.
+MAX_HOOKS = 10_000
 
 
 class Child:
@@ -46,6 +51,7 @@ class Child:
         encoder: codec.Encoder | None,
     ) -> None:
         self._clock, self._orders, self._store, self._arena = clock, orders, store, arena
+        self._say = Throttle(_log, clock)
         self.exit_code = 0
         self.executor = Executor(
             registry,
@@ -61,8 +67,9 @@ class Child:
         self._wake = threading.Event()
         self._over = threading.Event()
         self.acker = Acker(
-            store, broker, worker_id=orders["worker_id"], clock=clock, on_dead=self._on_dead, on_answer=arena.note_flush
-        )
+            store, broker, worker_id=orders["worker_id"], clock=clock, on_dead=self._on_dead,
+            on_answer=arena.note_flush, on_retry=self._on_retry,
+        )  # fmt: skip
         self.terms = Terms(
             worker_id=orders["worker_id"],
             queues=tuple(orders["queues"] or sorted(registry.queues() | {DEFAULT_QUEUE})),
@@ -147,7 +154,11 @@ class Child:
         outcome = self.executor.run(lease, is_cancelled, limit_s)
         batch.end(lease.id, self._clock.monotonic())
         crash.crash_point("run.after_end")
-        self.acker.add(held, self.executor.verdict(lease, outcome))
+        verdict = self.executor.verdict(lease, outcome)
+        self.acker.add(Failed.of(held, outcome) if Listeners.anybody else held, verdict)
+        if Listeners.anybody and isinstance(outcome, Returned | Recorded):
+            # Last of all: a listener that hangs can cost this slot, not the success.
+            self.executor.telling.tell("on_success", of_lease(lease), lease.options)
 
     def _run_hooks(self) -> None:
         while (hook := self._hooks.get()) is not None:
@@ -157,7 +168,18 @@ class Child:
                 _log.warning("on_dead_letter raised %s: %s", type(exc).__name__, describe(exc).message)
         self._hooks_done.set()
 
-    # dead letters
+    # retries and dead letters
+
+    def _on_retry(self, held: Held) -> None:
+        lease, exc, telling = held.lease, exception_of(held), self.executor.telling
+        if telling.listens(lease.task_type, "on_retry"):
+            self._tell(lambda: telling.tell("on_retry", of_lease(lease), lease.options, exc))
+
+    def _tell(self, call: Callable[[], None]) -> None:
+        if self._hooks.qsize() < MAX_HOOKS:
+            self._hooks.put(call)
+        else:
+            self._say(logging.WARNING, "hooks", "the listeners are too slow, they are not told of everything")
 
     def _on_dead(self, held: Held, verdict: Bury) -> None:
         lease = held.lease
@@ -166,6 +188,9 @@ class Child:
             lease.id, lease.task_type, lease.queue, lease.attempt, verdict.reason, verdict.failure.message,
         )  # fmt: skip
         self._hook(lease.task_type, lease.id, lease.payload, verdict.failure)
+        if Listeners.anybody:
+            exc, telling = exception_of(held), self.executor.telling
+            self._tell(lambda: telling.buried(of_lease(lease), lease.options, verdict.reason, exc))
 
     def _on_ended(self, ended: Sequence[Ended]) -> None:
         for row in ended:
@@ -173,11 +198,17 @@ class Child:
         self.tell_dead([row.id for row in ended])
 
     def tell_dead(self, task_ids: Sequence[int]) -> None:
-        """Run the hooks of tasks that were buried elsewhere (a lost lease), where their type is known here."""
+        """Run the hooks of tasks that were buried elsewhere (a lost lease), where their type is known here, and tell
+        the listeners, those of the application whatever the type.
+        """
 
         def look_up(task_id: int) -> None:
             task = self._store.get(task_id)
-            if task is not None and task.task_type in self.terms.known:
+            if task is None:
+                return
+            if Listeners.anybody:
+                self.executor.telling.buried(of_row(task), task.options, task.dead_reason or "")
+            if task.task_type in self.terms.known:
                 error = Failure(task.error_type or "", task.last_error or "")
                 self.executor.on_dead_letter(task.task_type, task.id, task.payload, error)
 

@@ -41,11 +41,13 @@ from tandemq.core.lifecycle import (
     Verdict,
     decide,
 )
+from tandemq.core.listening import Listeners
 from tandemq.core.retry import MAX_DELAY_S, RetryPolicy, policy_of
 from tandemq.core.task import DEFAULT_TIMEOUT_S, Lease
 from tandemq.registry import CurrentTask, RegisteredTask, Registry, reset_current, set_current
 from tandemq.store.protocol import HandlerTransaction
 from tandemq.worker.limits import TimeLimits
+from tandemq.worker.telling import Telling
 
 #: A handler that takes tx comes back after this when the database has no connection for it; no attempt is used.
 NO_TRANSACTION_S = 1.0
@@ -109,6 +111,7 @@ class Executor:
         self._registry, self._clock, self._rng, self._transaction = registry, clock, rng, transaction
         self._max_result_bytes, self._encoder = max_result_bytes, encoder
         self._limits = TimeLimits(clock)
+        self.telling = Telling(registry, clock)
         self._loop = AsyncLoop()
 
     def limit_s(self, lease: Lease) -> float | None:
@@ -143,6 +146,8 @@ class Executor:
 
         reset = set_current(current)
         try:
+            if Listeners.anybody:
+                self.telling.tell("before_attempt", current(), lease.options)
             if task.takes_tx:
                 return self._run_in_transaction(task, lease, limit_s)
             crash_point("run.before_handler")
@@ -182,8 +187,7 @@ class Executor:
             payload = codec.decode(lease.payload)
         except (ValueError, RecursionError) as bad:
             raise ValidationFailed(f"the stored payload is not JSON: {bad}") from None
-        task.validate(payload)
-        value = task.call(payload, tx)
+        value = task.call(task.validate(payload), tx)
         return self._loop.run(_limited(value, limit_s)) if task.is_async else value
 
     def _returned(self, value: Any) -> Returned:

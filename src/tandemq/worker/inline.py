@@ -8,14 +8,16 @@ from typing import Protocol
 from tandemq.broker.protocol import Broker
 from tandemq.core import codec, ids
 from tandemq.core.clock import Clock
+from tandemq.core.lifecycle import Bury, Event, Outcome, Recorded, RetryIn, Returned, Verdict
 from tandemq.core.settings import Settings
-from tandemq.core.task import DEFAULT_QUEUE, Level
+from tandemq.core.task import DEFAULT_QUEUE, Lease, Level
 from tandemq.producer import Producer
 from tandemq.redeliver import dispatch
 from tandemq.registry import Registry
-from tandemq.store.answers import Settlement
+from tandemq.store.answers import Settled, Settlement
 from tandemq.store.protocol import Store
 from tandemq.worker.executor import Executor
+from tandemq.worker.telling import of_lease, of_row, raised_by
 
 INLINE_WORKER = "inline"
 _BATCH = 50
@@ -107,11 +109,29 @@ def _turn(app: Application, executor: Executor) -> int | None:
         app.broker.delay(row.level, {row.id: row.due_ms})
     for lease in claimed.leases:
         outcome = executor.run(lease, lambda: False, executor.limit_s(lease))
+        verdict = executor.verdict(lease, outcome)
         last = lease is claimed.leases[-1]
         settled = app.store.finish(
-            [Settlement(lease, executor.verdict(lease, outcome))],
+            [Settlement(lease, verdict)],
             closing=[lease.token] if last else [],
             worker_id=INLINE_WORKER,
         )
         dispatch(app.broker, settled.moved)
+        _tell(executor, lease, outcome, verdict, settled)
+    for ended in claimed.ended:
+        task = app.store.get(ended.id)
+        if task is not None:
+            executor.telling.buried(of_row(task), task.options, ended.reason)
     return len(claimed.leases)
+
+
+def _tell(executor: Executor, lease: Lease, outcome: Outcome, verdict: Verdict, settled: Settled) -> None:
+    about, exc, telling = of_lease(lease), raised_by(outcome), executor.telling
+    if isinstance(outcome, Returned | Recorded):
+        telling.tell("on_success", about, lease.options)
+    for move in settled.moved:
+        if move.event is Event.RETRY and isinstance(verdict, RetryIn):
+            telling.tell("on_retry", about, lease.options, exc)
+        elif move.event is Event.BURY and isinstance(verdict, Bury | RetryIn):
+            telling.buried(about, lease.options, move.dead_reason, exc)
+            executor.on_dead_letter(lease.task_type, lease.id, lease.payload, verdict.failure)
