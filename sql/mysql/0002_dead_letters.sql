@@ -15,20 +15,30 @@ CREATE TABLE IF NOT EXISTS tandemq_replay_runs (
   -- Only what ended before this instant belongs to the run: what dies again is not taken again.
   wave_at     DATETIME(6)     NOT NULL,
   -- Ids below this one are still to be selected (newest first); 0: all are.
-  select_below BIGINT UNSIGNED NOT NULL DEFAULT 18446744073709551615,
+  select_below BIGINT UNSIGNED NOT NULL DEFAULT 9223372036854775807,
   selected    BIGINT          NOT NULL DEFAULT 0,
   moved       BIGINT          NOT NULL DEFAULT 0,
   skipped     BIGINT          NOT NULL DEFAULT 0,
   failed      BIGINT          NOT NULL DEFAULT 0,
   -- Why it is paused or was cancelled, for people.
   note        TEXT            NOT NULL,
+  -- The state that a paused run goes on in.
+  resume      VARCHAR(16)     CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',
+  -- The fuse counts what was moved from this instant on: a run that goes on after it blew is judged anew.
+  watch_from  DATETIME(6)     NOT NULL DEFAULT '1970-01-01 00:00:00.000000',
+  -- Until then the ends of the canary are waited for.
+  wait_until  DATETIME(6)     NOT NULL DEFAULT '1970-01-01 00:00:00.000000',
+  -- Its row of the audit log, which grows with each chunk; 0 before the first.
+  audit_id    BIGINT UNSIGNED NOT NULL DEFAULT 0,
   -- Who carries it out for now; whoever finds it run out may go on.
   holder      VARCHAR(255)    NOT NULL DEFAULT '',
   held_until  DATETIME(6)     NOT NULL DEFAULT '1970-01-01 00:00:00.000000',
   created_at  DATETIME(6)     NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
   updated_at  DATETIME(6)     NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
   ended_at    DATETIME(6)     NOT NULL DEFAULT '1970-01-01 00:00:00.000000',
-  PRIMARY KEY (id)
+  PRIMARY KEY (id),
+  -- The reconciler asks for the few that are not over.
+  KEY of_state (state, id)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- One row per task of a run.
@@ -46,7 +56,8 @@ CREATE TABLE IF NOT EXISTS tandemq_replay_items (
   KEY outcomes (run_id, outcome, task_id)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- Who did what to which tasks, and why. Rows are only ever added, in the transaction of the change.
+-- Who did what to which tasks, and why, written in the transaction of the change. Rows are only ever added; n of a deed that takes
+-- many transactions (a replay run, a pass of retention) grows with each of them.
 CREATE TABLE IF NOT EXISTS tandemq_audit_log (
   id        BIGINT UNSIGNED NOT NULL AUTO_INCREMENT,
   at        DATETIME(6)     NOT NULL DEFAULT (UTC_TIMESTAMP(6)),

@@ -14,12 +14,18 @@ CREATE TABLE IF NOT EXISTS tandemq_replay_runs (
   skipped      INTEGER NOT NULL DEFAULT 0,
   failed       INTEGER NOT NULL DEFAULT 0,
   note         TEXT    NOT NULL,
+  resume       TEXT    NOT NULL DEFAULT '',
+  watch_from   TEXT    NOT NULL DEFAULT '1970-01-01 00:00:00.000000',
+  wait_until   TEXT    NOT NULL DEFAULT '1970-01-01 00:00:00.000000',
+  audit_id     INTEGER NOT NULL DEFAULT 0,
   holder       TEXT    NOT NULL DEFAULT '',
   held_until   TEXT    NOT NULL DEFAULT '1970-01-01 00:00:00.000000',
   created_at   TEXT    NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000'),
   updated_at   TEXT    NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000'),
   ended_at     TEXT    NOT NULL DEFAULT '1970-01-01 00:00:00.000000'
 );
+
+CREATE INDEX IF NOT EXISTS tandemq_replay_of_state ON tandemq_replay_runs (state, id);
 
 CREATE TABLE IF NOT EXISTS tandemq_replay_items (
   run_id     INTEGER NOT NULL,
