@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from tandemq.acting import acting
+from tandemq.core.audit import AuditPage
 from tandemq.core.errors import BrokerUnavailable, ForeignInstall, InvalidTask, TaskNotFound
-from tandemq.core.lifecycle import Status
 from tandemq.core.task import Level, Task
-from tandemq.core.values import rfc3339
 from tandemq.deadletters import DeadLetters
+from tandemq.explaining import Explanation
 from tandemq.links import Links
 from tandemq.store.answers import Filter, Page, WorkerRecord
 
@@ -40,9 +41,15 @@ class Admin:
             raise InvalidTask(f"limit must be between 1 and {MAX_PAGE}, not {limit}", field="limit")
         return self._links.store.find(where, limit=limit, after=after)
 
-    def cancel(self, task_id: int) -> str:
+    def cancel(self, task_id: int, *, reason: str = "", who: str | None = None) -> str:
         """``cancelled`` (was pending), ``requested`` (is running), or the final status it has. TaskNotFound."""
-        return self._links.store.cancel(task_id)
+        return self._links.store.cancel(task_id, deed=acting("cancel", who, reason, task_id=task_id))
+
+    def audit(self, *, task_id: int | None = None, limit: int = 50, after: int | None = None) -> AuditPage:
+        """The audit log, newest first."""
+        if not 1 <= limit <= MAX_PAGE:
+            raise InvalidTask(f"limit must be between 1 and {MAX_PAGE}, not {limit}", field="limit")
+        return self._links.store.audit(task_id=task_id, limit=limit, after=after)
 
     def stats(self) -> dict[str, Any]:
         """Open tasks by queue and state and ended ones by outcome, from the database.
@@ -61,41 +68,8 @@ class Admin:
         return self._links.store.workers(alive_s=self._links.settings.lease_s)
 
     def why(self, task_id: int) -> str:
-        """One true sentence: why is this task (not) running?"""
-        task = self._links.store.get(task_id)
-        if task is None:
-            return f"Task {task_id} does not exist: it was never stored, was rolled back, or was purged."
-        match task.status:
-            case Status.PENDING:
-                return f"Task {task_id} {self._waiting(task)}."
-            case Status.RUNNING:
-                return f"Task {task_id} {_running(task)}."
-            case Status.SUCCEEDED:
-                return f"Task {task_id} succeeded at {rfc3339(task.completed_at)}, in run {task.attempts}."
-            case Status.CANCELLED:
-                return f"Task {task_id} was cancelled at {rfc3339(task.completed_at)}."
-            case Status.DEAD:
-                since = f"since {rfc3339(task.completed_at)}, after {_runs(task)}"
-                return f"Task {task_id} is dead ({task.dead_reason}) {since}{_error(task)}."
-
-    def _waiting(self, task: Task) -> str:
-        if task.run_at > self._links.store.now():
-            if task.error_type == UNKNOWN:
-                return f"waits for a worker that knows its type {task.task_type!r}, next look at {rfc3339(task.run_at)}"
-            if task.attempts:
-                again = f"retry {task.attempts} of {task.max_retries}"
-                return f"failed and waits for {again}, due at {rfc3339(task.run_at)}{_error(task)}"
-            return f"is not due before {rfc3339(task.run_at)}"
-        serving = [w for w in self.workers() if w.alive and _serves(w, task.queue)]
-        since = f"is ready since {rfc3339(task.run_at)}"
-        if not serving:
-            return f"{since}, but no live worker serves the queue {task.queue!r}"
-        level = Level(task.queue, task.priority)
-        try:
-            depth = self._links.broker.depth(level)
-        except (BrokerUnavailable, ForeignInstall) as away:
-            return f"{since}; Redis cannot tell its place ({away})"
-        return f"{since} and waits for a free slot of {len(serving)} live worker(s); ids in its list: {depth}"
+        """One true sentence: why is this task (not) running? A due task whose id is not in Redis is pushed."""
+        return Explanation(self._links, self.workers).of(task_id)
 
     def _depths(self) -> dict[str, dict[str, int]]:
         broker = self._links.broker
@@ -107,28 +81,3 @@ class Admin:
                 "delayed": sum(map(broker.delayed, levels)),
             }
         return depths
-
-
-#: error_type of a row that waits for a worker that knows its type (written by the claim).
-UNKNOWN = "UnknownTask"
-
-
-def _running(task: Task) -> str:
-    text = f"is running since {rfc3339(task.started_at)} on worker {task.worker_id}, begun {_runs(task)}"
-    if task.cancel_requested_at is not None:
-        text += f"; it was asked to stop at {rfc3339(task.cancel_requested_at)}"
-    if task.lease_expires_at is not None:
-        text += f"; its lease ends at {rfc3339(task.lease_expires_at)} unless renewed"
-    return text
-
-
-def _runs(task: Task) -> str:
-    return f"{task.attempts} of {task.max_retries + 1} runs"
-
-
-def _error(task: Task) -> str:
-    return f": {task.error_type or 'error'}: {task.last_error.splitlines()[0][:200]}" if task.last_error else ""
-
-
-def _serves(worker: WorkerRecord, queue: str) -> bool:
-    return queue in {name.strip() for name in worker.queues.split(",")}

@@ -13,9 +13,11 @@ from typing import Any, ParamSpec, Self, TypeVar, Unpack, cast, overload
 from tandemq.admin import Admin, DeadLetters
 from tandemq.broker.protocol import Broker
 from tandemq.core import crash
+from tandemq.core.audit import AuditPage
 from tandemq.core.clock import Clock, SystemClock
 from tandemq.core.codec import Encoder
 from tandemq.core.errors import ConfigurationError
+from tandemq.core.listening import Listener
 from tandemq.core.retry import RetryPolicy
 from tandemq.core.settings import Settings
 from tandemq.core.task import UNSET, NewTask, Unset
@@ -26,7 +28,9 @@ from tandemq.handle import Handle
 from tandemq.links import Links
 from tandemq.producer import Producer
 from tandemq.pruning import Pruned, PruneOptions, Pruning
+from tandemq.queues import Queues
 from tandemq.registry import RegisteredTask, Registry, TaskHandler, TaskOptions
+from tandemq.replaying import Replays
 from tandemq.store.answers import WorkerRecord
 from tandemq.store.protocol import Store, Transaction
 from tandemq.tasks import AsyncTask, EnqueueOptions, Task, TaskDecorator, new_task
@@ -40,9 +44,9 @@ class TandemQ:
     """One tandemq installation as seen by this program: enqueue into it, register tasks for its workers, look at it.
 
     Arguments win over ``TANDEMQ_*`` variables; with no URLs at all it is embedded in ``./.tandemq``. Other settings go
-    by their names (``lease_s=10``). ``encoder`` turns values that JSON cannot carry into ones it can. Nothing connects
-    before the first use; one object may be shared by threads and used on both sides of a fork. ``clock`` and ``broker``
-    are for tests: see ``tandemq.testing``.
+    by their names (``lease_s=10``). ``encoder`` turns values that JSON cannot carry into ones it can; ``typed=False``
+    checks no payload against its handler's annotations. Nothing connects before the first use; one object may be shared
+    by threads and used on both sides of a fork. ``clock`` and ``broker`` are for tests: see ``tandemq.testing``.
     """
 
     def __init__(
@@ -54,6 +58,7 @@ class TandemQ:
         imports: Sequence[str] = (),
         encoder: Encoder | None = None,
         *,
+        typed: bool = True,
         clock: Clock | None = None,
         broker: Broker | None = None,
         **settings: Any,
@@ -71,11 +76,13 @@ class TandemQ:
         self.clock: Clock = clock or SystemClock()
         self.encoder = encoder
         self.registry = Registry()
+        self._typed = typed
         self._imports = (imports,) if isinstance(imports, str) else tuple(imports)
         self._links = Links(self.settings, self.clock, broker=broker)
         self.producer = Producer(self._links, self.registry, self.settings, self.clock, encoder)
         self.admin = Admin(self._links)
-        self.dead = DeadLetters(self._links)
+        self.queues = Queues(self._links)
+        self.dead = DeadLetters(self._links, self._enqueue_anew, Replays(self._links, self.registry))
         self._pruning = Pruning(self._links)
 
     def __enter__(self) -> Self:
@@ -125,12 +132,14 @@ class TandemQ:
         max_retries: int | Unset | None = UNSET,
         retry: RetryPolicy | Unset | None = UNSET,
         timeout: Seconds | Unset | None = UNSET,
+        typed: bool | Unset = UNSET,
     ) -> TaskDecorator: ...
     def task(self, fn: Any = None, **options: Any) -> Any:
         """Register a function (or a TaskHandler subclass, as ``handler`` does), bare or with options.
 
         ``name`` defaults to module.function; ``retry`` is a RetryPolicy; ``timeout`` is in seconds for one attempt,
-        1800 if left out, None for no limit. Registering twice under one name is refused.
+        1800 if left out, None for no limit; ``typed=False`` leaves the annotations of the handler unchecked.
+        Registering twice under one name is refused.
         """
         checked = TaskOptions(**options)
         if fn is None:
@@ -141,6 +150,16 @@ class TandemQ:
         """Register a TaskHandler subclass (or an instance of one) under its ``name``; returns it unchanged."""
         return cast("H", self._register(cls, TaskOptions()))
 
+    def add_listener(self, event: str, callback: Listener) -> None:
+        """Call ``callback(attempt, policy, exc)`` at every ``event`` of every task that runs in this process.
+
+        ``before_attempt`` and ``on_success`` in the thread of the attempt; ``on_retry``, ``on_failure`` (given up) and
+        ``on_dead_letter`` later and elsewhere, when the row says so. ``current_task()`` is the task meanwhile. Best
+        effort: what ends with the process is not told. A listener that raises is logged and changes nothing.
+        ValueError for another event, TypeError for what cannot take three arguments.
+        """
+        self.registry.listeners.add(event, callback)
+
     def import_tasks(self) -> None:
         """Import the modules of ``imports``, which registers their tasks. ConfigurationError if one fails."""
         for module in self._imports:
@@ -150,7 +169,7 @@ class TandemQ:
                 raise ConfigurationError(f"imports={module!r} of TandemQ() cannot be imported: {missing}") from missing
 
     def _register(self, target: Any, options: TaskOptions) -> Any:
-        registered = self.registry.add(RegisteredTask.of(target, options))
+        registered = self.registry.add(RegisteredTask.of(target, options, typed=self._typed))
         if registered.handler is not None:
             return target
         kind = AsyncTask if registered.is_async else Task
@@ -198,13 +217,20 @@ class TandemQ:
         """``get`` without blocking the event loop."""
         return await self._links.offload(self.get, task_id)
 
-    def cancel(self, task_id: int) -> str:
-        """``cancelled`` (was pending), ``requested`` (is running), or the final status it has. TaskNotFound."""
-        return self.admin.cancel(task_id)
+    def cancel(self, task_id: int, *, reason: str = "", who: str | None = None) -> str:
+        """``cancelled`` (was pending), ``requested`` (is running), or the final status it has. TaskNotFound.
 
-    async def acancel(self, task_id: int) -> str:
+        Who (the user of this process unless said) and why go into the audit log.
+        """
+        return self.admin.cancel(task_id, reason=reason, who=who)
+
+    async def acancel(self, task_id: int, *, reason: str = "", who: str | None = None) -> str:
         """``cancel`` without blocking the event loop."""
-        return await self._links.offload(self.cancel, task_id)
+        return await self._links.offload(self.cancel, task_id, reason=reason, who=who)
+
+    def audit(self, *, task_id: int | None = None, limit: int = 50, after: int | None = None) -> AuditPage:
+        """Who did what to which tasks, and why, newest first; ``after`` is the ``next`` of the page before."""
+        return self.admin.audit(task_id=task_id, limit=limit, after=after)
 
     def stats(self) -> dict[str, Any]:
         """Open tasks by queue and state, ended ones by outcome."""
@@ -225,6 +251,9 @@ class TandemQ:
         """
         with self._links.unchecked() as (store, broker):
             return Doctor(store, broker, self.clock, self.settings).examine(self.registry, fix=fix)
+
+    def _enqueue_anew(self, news: list[NewTask]) -> list[bool]:
+        return [handle.created for handle in self.producer.enqueue_many(news)]
 
     # Removing
 

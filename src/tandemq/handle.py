@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
+from tandemq.acting import acting
 from tandemq.core import values
 from tandemq.core.codec import decode
 from tandemq.core.errors import TaskCancelled, TaskDead, TaskNotFound
@@ -57,9 +58,12 @@ class Handle(Generic[R]):
             self._links.clock.sleep(next(waits))
         return cast("R", ended.result)
 
-    def cancel(self) -> str:
-        """``cancelled`` if it was pending, ``requested`` if it is running, else the final status it has."""
-        return self._links.store.cancel(self.id)
+    def cancel(self, *, reason: str = "", who: str | None = None) -> str:
+        """``cancelled`` if it was pending, ``requested`` if it is running, else the final status it has.
+
+        Who (the user of this process unless said) and why go into the audit log.
+        """
+        return self._links.store.cancel(self.id, deed=acting("cancel", who, reason, task_id=self.id))
 
     async def astate(self) -> str:
         """``state`` without blocking the event loop."""
@@ -72,9 +76,9 @@ class Handle(Generic[R]):
             await asyncio.sleep(next(waits))
         return cast("R", ended.result)
 
-    async def acancel(self) -> str:
+    async def acancel(self, *, reason: str = "", who: str | None = None) -> str:
         """``cancel`` without blocking the event loop."""
-        return await self._links.offload(self.cancel)
+        return await self._links.offload(self.cancel, reason=reason, who=who)
 
     def _waits(self, timeout: float | None) -> Iterator[float]:
         """Growing pauses between two looks, the last one ending at the timeout; then TimeoutError."""

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, TypedDict, Unpack
 
+from tandemq.acting import acting
 from tandemq.core import values
+from tandemq.core.audit import Deed
 from tandemq.core.crash import crash_point
 from tandemq.core.errors import InvalidTask
 from tandemq.core.lifecycle import FINAL, Status
@@ -40,7 +42,7 @@ class PruneOptions(TypedDict, total=False):
     """What else ``prune`` may be told.
 
     ``statuses``: succeeded and cancelled unless given; dead ones only go if named. ``on_batch`` is called with the
-    number removed so far.
+    number removed so far. ``who`` (the user of this process unless said) and ``reason`` go into the audit log.
     """
 
     statuses: Iterable[Status | str]
@@ -49,10 +51,15 @@ class PruneOptions(TypedDict, total=False):
     limit: int | None
     dry_run: bool
     on_batch: Callable[[int], object] | None
+    who: str | None
+    reason: str
 
 
 class Pruning:
-    """Each batch is a transaction: killed in between, what was removed is removed, and the next call takes the rest."""
+    """Each batch is a transaction: killed in between, what was removed is removed, and the next call takes the rest.
+
+    A call is one row of the audit log, whose count grows in the transaction of each batch.
+    """
 
     def __init__(self, links: Links) -> None:
         self._links = links
@@ -66,12 +73,13 @@ class Pruning:
         if limit is not None and limit < 1:
             raise InvalidTask(f"limit must be at least 1, not {limit}", field="limit")
         dry_run, on_batch = options.get("dry_run", False), options.get("on_batch")
+        deed = acting("prune", options.get("who"), options.get("reason", ""), details=rule.to_json())
         removed = kept = 0
         cursor: PruneCursor | None = None
         while True:
             ids, cursor = self._links.store.prunable(rule, cursor, limit=BATCH)
             meant = ids if limit is None else ids[: limit - removed]
-            gone = len(meant) if dry_run else self._remove(meant, rule)
+            gone = len(meant) if dry_run else self._remove(meant, rule, deed)
             removed, kept = removed + gone, kept + len(meant) - gone
             if meant and on_batch is not None:
                 on_batch(removed)
@@ -89,12 +97,12 @@ class Pruning:
             None if task_type is None else values.task_type(task_type),
         )
 
-    def _remove(self, ids: list[int], rule: PruneRule) -> int:
+    def _remove(self, ids: list[int], rule: PruneRule, deed: Deed) -> int:
         if not ids:
             return 0
         clock = self._links.clock
         begun = clock.monotonic()
-        removed = self._links.store.prune(ids, rule)
+        removed = self._links.store.prune(ids, rule, deed=deed)
         crash_point("prune.after_commit")
         clock.sleep(min(LONGEST_REST_S, REST * (clock.monotonic() - begun)))
         return removed

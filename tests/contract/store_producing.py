@@ -212,9 +212,9 @@ class ProducingContract(StoreContract):
         settle(timed, (one, bury()))
 
         clock.advance(24 * 3600 - 1)
-        assert timed.purge([one.id]) == 0
+        assert timed.purge([one.id]) == []
         clock.advance(2)
-        assert timed.purge([one.id]) == 1
+        assert timed.purge([one.id]) == [one.id]
         assert timed.insert([row(**KEY)])[0].created
 
     # The caller's own transaction

@@ -350,6 +350,6 @@ class SearchingContract(StoreContract):
         one = lease(timed)
         settle(timed, (one, bury()))
 
-        assert timed.purge([one.id]) == 1
+        assert timed.purge([one.id]) == [one.id]
         ended = timed.counts()["ended"]
         assert (ended["dead"], ended["dead_total"], ended["purged"]) == (0, 1, 1)

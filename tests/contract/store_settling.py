@@ -148,7 +148,7 @@ class SettlingContract(StoreContract):
     def test_a_purged_task_is_fenced_and_leaves_no_history(self, store: SqlStore, sql: Sql) -> None:
         one = lease(store)
         settle(store, (one, succeed()))
-        assert store.purge([one.id]) == 1
+        assert store.purge([one.id]) == [one.id]
 
         assert settle(store, (one, fail())).fenced == (one.id,)
         assert sql("SELECT COUNT(*) FROM tandemq_task_attempts") == [(0,)]

@@ -11,7 +11,10 @@ from tandemq.store.migrate import migrate
 from tests.contract.store_aging import AgingContract
 from tests.contract.store_inspecting import InspectingContract
 from tests.contract.store_leasing import LeasingContract
+from tests.contract.store_letters import LettersContract
 from tests.contract.store_producing import ProducingContract
+from tests.contract.store_queues import QueuesContract
+from tests.contract.store_replaying import ReplayingContract
 from tests.contract.store_searching import SearchingContract
 from tests.contract.store_settling import SettlingContract
 from tests.contract.store_transactions import TransactionsContract
@@ -22,9 +25,12 @@ class TestSqliteStore(
     LeasingContract,
     SettlingContract,
     InspectingContract,
+    LettersContract,
+    ReplayingContract,
     SearchingContract,
     TransactionsContract,
     AgingContract,
+    QueuesContract,
 ):
     @pytest.fixture
     def settings(self, tmp_path: Path) -> Settings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -157,6 +158,32 @@ def test_the_operator_dies_in_the_middle_of_a_prune(work: Bench, monkeypatch: py
     assert [i for i in ids if work.app.get(i)] == ids[2:]
     assert work.app.prune(0).removed == 1
     assert work.app.stats()["ended"]["purged"] == 3
+
+
+def test_the_operator_dies_between_the_archive_and_the_deletion_of_a_purge(work: Bench, tmp_path: Path) -> None:
+    """What is gone is in the file; what is in the file only may be there still, and is written once more."""
+    ids = [work.app.enqueue("noop", {"n": n}).id for n in range(4)]
+    for task_id in ids:
+        work.app.cancel(task_id)
+    path = tmp_path / "gone.ndjson"
+    purge = f"app.dead.purge(where=Filter(state='cancelled'), archive={str(path)!r}, reason='test data')"
+    program = (
+        f"import tandemq.deadletters as d; d.PAGE = 1; from tests.apps.work import app; Filter = d.Filter; {purge}"
+    )
+    died = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env=environment(work.settings, TANDEMQ_CRASH="purge.after_archive:3:kill9"),
+        check=False,
+    )
+    assert died.returncode == -9
+    left = [i for i in ids if work.app.get(i)]
+    assert left == ids[2:]
+    assert [json.loads(line)["id"] for line in path.read_text().splitlines()] == ids[:3]
+    assert sum(record.n for record in work.app.audit().items if record.action == "purge") == 2
+
+    assert work.app.dead.purge(where=Filter(state="cancelled"), archive=path).purged == 2
+    assert [json.loads(line)["id"] for line in path.read_text().splitlines()] == [*ids[:3], *ids[2:]]
 
 
 def test_a_child_dies_while_it_hands_back_what_waits(work: Bench, probe: Probe, tmp_path: Path) -> None:

@@ -212,7 +212,7 @@ def test_a_key_makes_one_task_and_a_conflict_names_it(cli: Cli) -> None:
     conflict = cli("enqueue", "t", '{"n": 1}', "--key", "k", code=1)
 
     assert first == {"id": first["id"], "id_str": str(first["id"]), "created": True}
-    assert again == {**first, "created": False}
+    assert again == {**first, "created": False, "state": "ready"}
     assert str(first["id"]) in conflict.err
     assert cli.ids() == [first["id"]]
 
@@ -375,18 +375,27 @@ def test_a_worker_runs_tasks_and_dead_letters_are_listed_replayed_and_purged(cli
     assert "raise RuntimeError" in shown
 
     assert cli("dead", "list", "--error", "other", "--json").json["items"] == []
-    assert cli("dead", "replay", "--type", "double", "--json").json == {"moved": 0, "skipped": 0}
-    assert cli("dead", "replay", good, bad, "--json", code=1).json == {"moved": 1, "skipped": 1}
+    assert replayed(cli("dead", "replay", "--type", "double", "--json").json) == (0, 0, "done")
+    answer = cli("dead", "replay", good, bad, "--json", code=1).json
+    assert (replayed(answer), answer["run_id"]) == ((1, 1, "done"), None)
+    assert answer["reasons"] == [{"outcome": "skipped", "why": "it is succeeded", "n": 1}]
     cli.burst()
     again = cli.task(bad)
     assert (again["state"], again["replays"], len(again["attempts_log"])) == ("dead", 1, 2)
 
-    assert cli("dead", "replay", "--all", "--json").json == {"moved": 1, "skipped": 0}
+    assert replayed(cli("dead", "replay", "--all", "--json").json) == (1, 0, "done")
     cli.app.cancel(bad)
-    assert cli("dead", "purge", "--queue", "default", "--json").json == {"purged": 0, "kept": 0}
-    assert cli("dead", "purge", "--cancelled", "--json").json == {"purged": 1, "kept": 0}
+    assert cli("dead", "purge", "--queue", "default", "--yes", "--json").json == {"purged": 0, "kept": 0}
+    asked = cli("dead", "purge", "--cancelled", code=2)
+    assert ("1 would be purged" in asked.out, "add --yes" in asked.err, len(cli.ids())) == (True, True, 2)
+    assert cli("dead", "purge", "--cancelled", "--yes", "--json").json == {"purged": 1, "kept": 0}
     assert cli.ids() == [good]
     assert cli("stats", "--json").json["ended"]["succeeded"] == 1
+
+
+def replayed(answer: dict[str, Any]) -> tuple[int, int, str]:
+    assert (answer["failed"], answer["left"]) == (0, 0)
+    return answer["moved"], answer["skipped"], answer["state"]
 
 
 def test_a_running_worker_is_listed_and_stops_on_term(cli: Cli) -> None:
@@ -577,8 +586,8 @@ def test_a_reader_that_goes_away_is_no_error(embedded: Cli) -> None:
 def test_help_and_version(embedded: Cli) -> None:
     out = embedded("--help").out
     verbs = [line.split()[0] for line in out.split("Commands:")[1].splitlines() if line.strip()]
-    first = ["bench", "cancel", "dead", "demo", "enqueue", "list", "migrate", "mover", "prune"]
-    assert verbs == [*first, "reconcile", "show", "stats", "why", "worker", "workers"]
+    first = ["audit", "bench", "cancel", "dead", "demo", "doctor", "enqueue", "list", "migrate", "mover"]
+    assert verbs == [*first, "prune", "queue", "reconcile", "show", "stats", "why", "worker", "workers"]
     assert "tandemq" in embedded("--version").out
     assert "TANDEMQ_WORKER_SLOTS" in embedded("worker", "--help").out
     embedded("nonsense", code=2)

@@ -25,9 +25,11 @@ from tandemq import (
     TaskNotFound,
     current_task,
 )
+from tandemq.acting import os_user
 from tandemq.app import load_app
 from tandemq.core import crash
 from tandemq.core.errors import ConfigurationError, InvalidTask
+from tandemq.replaying import Replayed
 from tandemq.store.answers import WorkerRecord
 from tandemq.testing import FakeClock, run_until_idle
 
@@ -234,7 +236,7 @@ def test_the_async_twins_do_the_same(tandemq_app: TandemQ) -> None:
 
 def test_why_tells_each_state_in_one_sentence(tandemq_app: TandemQ, tandemq_clock: FakeClock) -> None:
     app = tandemq_app
-    task = app.task(name="add", max_retries=1, retry=RetryPolicy(backoff=10, jitter=0))(add)
+    task = app.task(name="add", max_retries=1, retry=RetryPolicy(backoff=10, jitter=0), typed=False)(add)
     later = task.using(delay=60).enqueue(1)
     ready = task.enqueue(1)
     bad = app.enqueue("add", {"a": "x"}, max_retries=1)
@@ -254,7 +256,7 @@ def test_why_tells_each_state_in_one_sentence(tandemq_app: TandemQ, tandemq_cloc
     )
     assert "worker that knows its type 'stranger'" in app.why(stranger.id)
     later.cancel()
-    assert app.why(later.id) == f"Task {later.id} was cancelled at 2030-01-01T00:00:10.000000Z."
+    assert app.why(later.id) == f"Task {later.id} was cancelled at 2030-01-01T00:00:10.000000Z by {os_user()}."
 
 
 def test_why_of_a_running_task_names_its_worker_run_and_cancel_request(
@@ -283,7 +285,9 @@ def test_why_of_a_ready_task_counts_live_workers_of_its_queue(tandemq_app: Tande
     start("w-1", "other,default")
     start("w-2", "other")
 
-    assert tandemq_app.why(handle.id).endswith("waits for a free slot of 1 live worker(s); ids in its list: 1.")
+    assert tandemq_app.why(handle.id).endswith(
+        "waits its turn: no task is ahead of it in the queue 'default', which 1 live worker serves."
+    )
     tandemq_clock.advance(tandemq_app.settings.lease_s + 1)
     assert "no live worker" in tandemq_app.why(handle.id)
 
@@ -335,6 +339,11 @@ def bury(app: TandemQ, count: int, **options: Any) -> list[int]:
     return ids
 
 
+def outcomes(answer: Replayed) -> tuple[int, int]:
+    assert (answer.failed, answer.left) == (0, 0)
+    return answer.moved, answer.skipped
+
+
 def test_dead_letters_are_found_shown_and_replayed_once(tandemq_app: TandemQ) -> None:
     ids = bury(tandemq_app, 3)
     dead = tandemq_app.dead
@@ -343,10 +352,10 @@ def test_dead_letters_are_found_shown_and_replayed_once(tandemq_app: TandemQ) ->
     assert [t.id for t in dead.search(Filter(error_text="number 1")).items] == [ids[1]]
     assert dead.show(ids[0]).attempts_log[0].error == "number 0"
     tandemq_app.revived.append(True)  # type: ignore[attr-defined]
-    assert dead.replay(ids[:2]) == (2, 0)
-    assert dead.replay(ids[:2]) == (0, 2)
+    assert outcomes(dead.replay(ids[:2])) == (2, 0)
+    assert outcomes(dead.replay(ids[:2])) == (0, 2)
     assert run_until_idle(tandemq_app) == 2
-    assert dead.replay([*ids, 10**9]) == (1, 3)
+    assert outcomes(dead.replay([*ids, 10**9])) == (1, 3)
     assert run_until_idle(tandemq_app) == 1
     assert dead.search().items == ()
     stored = tandemq_app.get(ids[0])
@@ -357,11 +366,12 @@ def test_dead_letters_are_found_shown_and_replayed_once(tandemq_app: TandemQ) ->
 
 
 def test_a_replay_by_filter_takes_everything_in_pages(tandemq_app: TandemQ, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tandemq.deadletters.PAGE", 4)
+    monkeypatch.setattr("tandemq.replaying.runner.PAGE", 4)
+    monkeypatch.setattr("tandemq.replaying.runner.CHUNK", 3)
     ids = bury(tandemq_app, 10)
 
     # They die again at once: the wave takes each only once.
-    assert tandemq_app.dead.replay(where=Filter(task_type="dies")) == (10, 0)
+    assert outcomes(tandemq_app.dead.replay(where=Filter(task_type="dies"))) == (10, 0)
     assert run_until_idle(tandemq_app) == 10
     assert len(tandemq_app.dead.search(limit=100).items) == len(ids)
 
@@ -369,7 +379,8 @@ def test_a_replay_by_filter_takes_everything_in_pages(tandemq_app: TandemQ, monk
 def test_a_wave_leaves_what_ended_after_it_began(
     tandemq_app: TandemQ, tandemq_clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tandemq.deadletters.PAGE", 1)
+    monkeypatch.setattr("tandemq.replaying.replays.PAGE", 1)
+    monkeypatch.setattr("tandemq.replaying.runner.CHUNK", 1)
     (dead,) = bury(tandemq_app, 1)
     ready = tandemq_app.task(add).enqueue(1)
 
@@ -377,8 +388,10 @@ def test_a_wave_leaves_what_ended_after_it_began(
         tandemq_clock.advance(1)
         ready.cancel()
 
-    monkeypatch.setattr("tandemq.deadletters.dispatch", meanwhile)
-    assert tandemq_app.dead.replay([dead, ready.id]) == (1, 1)
+    monkeypatch.setattr("tandemq.replaying.replays.dispatch", meanwhile)
+    answer = tandemq_app.dead.replay([dead, ready.id])
+    assert outcomes(answer) == (1, 1)
+    assert answer.reasons == {("skipped", "it ended after the replay began"): 1}
     assert ready.state() == "cancelled"
 
 
@@ -386,8 +399,8 @@ def test_cancelled_tasks_are_replayed_when_asked_for(tandemq_app: TandemQ) -> No
     handle = tandemq_app.task(add).enqueue(1)
     handle.cancel()
 
-    assert tandemq_app.dead.replay(where=Filter()) == (0, 0)
-    assert tandemq_app.dead.replay(where=Filter(state="cancelled")) == (1, 0)
+    assert outcomes(tandemq_app.dead.replay(where=Filter())) == (0, 0)
+    assert outcomes(tandemq_app.dead.replay(where=Filter(state="cancelled"))) == (1, 0)
     assert run_until_idle(tandemq_app) == 1
 
 

@@ -56,8 +56,8 @@ class Recorder:
         self._ask("search", where, limit, after)
         return Page(())
 
-    def cancel(self, task_id: int) -> str:
-        self._ask("cancel", task_id)
+    def cancel(self, task_id: int, **acts: str) -> str:
+        self._ask("cancel", task_id, *acts.items())
         return "requested"
 
 

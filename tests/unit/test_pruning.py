@@ -86,9 +86,9 @@ def test_it_rests_after_a_batch_as_long_as_that_took(
     rests: list[float] = []
     prune, took = app.store.prune, iter([0.02, 30.0])
 
-    def slow(*args: Any) -> int:
+    def slow(*args: Any, **options: Any) -> int:
         tandemq_clock.advance(next(took))
-        return prune(*args)
+        return prune(*args, **options)
 
     monkeypatch.setattr(app.store, "prune", slow)
     monkeypatch.setattr(tandemq_clock, "sleep", rests.append)
@@ -105,9 +105,9 @@ def test_what_is_replayed_meanwhile_stays_and_is_told(
     tandemq_clock.advance(60)
     prune = app.store.prune
 
-    def too_late(*args: Any) -> int:
+    def too_late(*args: Any, **options: Any) -> int:
         app.dead.replay([handle.id])
-        return prune(*args)
+        return prune(*args, **options)
 
     monkeypatch.setattr(app.store, "prune", too_late)
 

@@ -56,10 +56,12 @@ PUBLIC = [
 ]
 APP = [
     "acancel",
+    "add_listener",
     "aenqueue",
     "aenqueue_many",
     "aget",
     "apush",
+    "audit",
     "admin",
     "broker",
     "cancel",

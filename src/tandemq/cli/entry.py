@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import click
 
 import tandemq
-from tandemq.cli import bench, dead, doctor, exits, flags, look, produce, prune, schema, services
+from tandemq.cli import audit, bench, dead, doctor, exits, flags, look, produce, prune, queue, schema, services
 from tandemq.cli.session import Session
 from tandemq.demo.run import run as run_demo
 
@@ -53,8 +53,10 @@ for verb in (
     look.why,
     look.cancel,
     dead.dead,
+    audit.audit,
     look.workers,
     prune.prune,
+    queue.queue,
     doctor.doctor,
     demo,
     bench.bench,

@@ -92,6 +92,18 @@ TASK_TYPE = Checked("type", values.task_type)
 WORKER_NAME = Checked("name", _worker_name)
 TASK_ID = click.IntRange(1, 2**63 - 1)
 
+
+def acting(command: Callable[..., Any]) -> Callable[..., Any]:
+    """``--reason`` and ``--who``, for the audit log; ``acts`` makes arguments of them."""
+    who = click.option("--who", help="Who does it, for the audit log; default: the user that runs this.")
+    return click.option("--reason", "because", help="Why it is done, for the audit log.")(who(command))
+
+
+def acts(because: str | None, who: str | None) -> dict[str, str]:
+    """What was given of ``acting``, as arguments of a method."""
+    return {name: value for name, value in (("reason", because), ("who", who)) if value}
+
+
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 

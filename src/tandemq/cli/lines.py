@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import IO
+from typing import IO, Any
 
 from tandemq.core.body import new_task, parse_json
 from tandemq.core.errors import EnqueueUnknown, IdempotencyConflict, InvalidTask, TandemQError
@@ -48,7 +48,9 @@ class Tally:
         return {"stored": self.stored, "existing": self.existing, "bad": self.bad, "lines": self.done}
 
 
-def read_lines(stream: IO[bytes], *, skip: int, max_bytes: int) -> Iterator[Line]:
+def read_lines(
+    stream: IO[bytes], *, skip: int, max_bytes: int, task_of: Callable[[Any], NewTask] = new_task
+) -> Iterator[Line]:
     """Parse line by line; blank lines count but are no tasks. A line over ``max_bytes`` is never held as a whole."""
     number = 0
     while raw := stream.readline(max_bytes + 1):
@@ -62,14 +64,14 @@ def read_lines(stream: IO[bytes], *, skip: int, max_bytes: int) -> Iterator[Line
         elif too_long:
             yield Line(number, size, fault=InvalidTask(f"it is longer than {max_bytes} bytes", field="line"))
         else:
-            yield _parse(number, size, raw.removeprefix(_BOM) if number == 1 else raw)
+            yield _parse(number, size, raw.removeprefix(_BOM) if number == 1 else raw, task_of)
 
 
-def _parse(number: int, size: int, raw: bytes) -> Line:
+def _parse(number: int, size: int, raw: bytes, task_of: Callable[[Any], NewTask]) -> Line:
     if not raw.strip():
         return Line(number, size)
     try:
-        return Line(number, size, task=new_task(parse_json(raw, "it")))
+        return Line(number, size, task=task_of(parse_json(raw, "it")))
     except InvalidTask as fault:
         return Line(number, size, fault=fault)
 

@@ -126,11 +126,12 @@ def why(session: Session, /, task_id: int, as_json: bool) -> int:
 
 @click.command()
 @click.argument("task_id", metavar="ID", type=flags.TASK_ID)
+@flags.acting
 @flags.as_json
 @pass_session
-def cancel(session: Session, /, task_id: int, as_json: bool) -> int:
+def cancel(session: Session, /, task_id: int, because: str | None, who: str | None, as_json: bool) -> int:
     """Cancel a pending task, or ask a running one to stop. Exit code 1 if it has ended otherwise."""
-    answer = session.app.cancel(task_id)
+    answer = session.app.cancel(task_id, **flags.acts(because, who))
     done = answer in {"cancelled", "requested"}
     if as_json:
         output.document({"id": task_id, "id_str": str(task_id), "cancel": answer})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -17,9 +17,10 @@ from tandemq.app import TandemQ
 from tandemq.cli import exits, flags, output
 from tandemq.cli.lines import BadLine, Importer, Line, read_lines
 from tandemq.cli.session import Session, pass_session
-from tandemq.core.body import parse_json
-from tandemq.core.errors import TandemQError
+from tandemq.core.body import new_task, parse_json
+from tandemq.core.errors import TandemQError, TaskNotFound
 from tandemq.core.task import UNSET, NewTask, Unset
+from tandemq.handle import Handle
 
 
 @click.command()
@@ -60,7 +61,7 @@ def enqueue(
     if path is not None:
         if task_type is not None or any(map(_on_the_command_line, options)):
             raise click.UsageError("--file takes it all from its lines; TYPE, JSON and task options do not go with it")
-        return _enqueue_file(_producing(session), path, _FileOptions(keep_going, skip, as_json))
+        return _enqueue_file(_producing(session), path, FileOptions(keep_going, skip, as_json))
     if task_type is None:
         raise click.UsageError("give the TYPE of a task, or --file")
     if keep_going or skip:
@@ -93,32 +94,60 @@ def _one(
 
 def _enqueue_one(app: TandemQ, new: NewTask, as_json: bool) -> int:
     (handle,) = app.enqueue_many([new])
-    if as_json:
-        output.document({"id": handle.id, "id_str": str(handle.id), "created": handle.created})
+    shape: dict[str, Any] = {"id": handle.id, "id_str": str(handle.id), "created": handle.created}
+    if handle.created:
+        said = f"task {handle.id} enqueued"
     else:
-        click.echo(f"task {handle.id} {'enqueued' if handle.created else 'already has this key'}")
+        shape["state"] = _state(handle)
+        said = f"duplicate of task {handle.id}, state {shape['state'] or 'purged since'}: it has this key"
+    if as_json:
+        output.document(shape)
+    else:
+        click.echo(said)
     return 0
 
 
+def _state(handle: Handle[Any]) -> str | None:
+    """How the task is that has the key; None if its row has gone since."""
+    try:
+        return handle.state()
+    except TaskNotFound:
+        return None
+
+
 @dataclass(frozen=True, slots=True)
-class _FileOptions:
+class FileOptions:
+    """How a file of lines is read."""
+
     keep_going: bool
     skip: int
     as_json: bool
 
 
-def _enqueue_file(app: TandemQ, path: str, options: _FileOptions) -> int:
+def _enqueue_file(app: TandemQ, path: str, options: FileOptions) -> int:
     importer = Importer(
         insert=lambda news: [handle.created for handle in app.enqueue_many(news)],
         keep_going=options.keep_going,
-        on_bad=lambda number, bad: output.warn(f"line {number}: {exits.line_of(bad)}"),
+        on_bad=warn_of_line,
     )
     # JSON may escape every character of the longest payload as \uXXXX, and carries the other fields besides.
-    max_bytes = 6 * app.settings.max_payload_bytes + (1 << 16)
+    return feed(importer, path, options, max_bytes=6 * app.settings.max_payload_bytes + (1 << 16), task_of=new_task)
+
+
+def warn_of_line(number: int, bad: TandemQError) -> None:
+    """A line that was left out."""
+    output.warn(f"line {number}: {exits.line_of(bad)}")
+
+
+def feed(
+    importer: Importer, path: str, options: FileOptions, *, max_bytes: int, task_of: Callable[[Any], NewTask]
+) -> int:
+    """Store the tasks of a file, with a progress bar, and say how many; the exit code."""
     signal.signal(signal.SIGINT, importer.on_interrupt)
     try:
         with click.open_file(path, "rb") as stream, _bar(path) as bar:
-            importer.run(_shown(read_lines(stream, skip=options.skip, max_bytes=max_bytes), bar))
+            lines = read_lines(stream, skip=options.skip, max_bytes=max_bytes, task_of=task_of)
+            importer.run(_shown(lines, bar))
     except (TandemQError, KeyboardInterrupt) as stopped:
         _summary(importer, options)
         again = "correct the line and go on" if isinstance(stopped, BadLine) else "go on"
@@ -130,7 +159,7 @@ def _enqueue_file(app: TandemQ, path: str, options: _FileOptions) -> int:
     return exits.FAILED if importer.tally.bad else 0
 
 
-def _summary(importer: Importer, options: _FileOptions) -> None:
+def _summary(importer: Importer, options: FileOptions) -> None:
     tally = importer.tally
     if options.as_json:
         output.document(tally.to_json())

@@ -26,10 +26,20 @@ DEFAULT = ",".join(sorted(DEFAULT_STATUSES))
 @click.option("--limit", type=click.IntRange(min=1), help="At most so many.")
 @click.option("--dry-run", is_flag=True, help="Only say how many there are.")
 @click.option("--yes", is_flag=True, help="Do not ask. Needed for dead tasks where nobody can be asked.")
+@flags.acting
 @flags.as_json
 @pass_session
 def prune(
-    session: Session, /, older_than: float, statuses: str, dry_run: bool, yes: bool, as_json: bool, **narrowing: Any
+    session: Session,
+    /,
+    older_than: float,
+    statuses: str,
+    dry_run: bool,
+    yes: bool,
+    because: str | None,
+    who: str | None,
+    as_json: bool,
+    **narrowing: Any,
 ) -> int:
     """Remove tasks that ended long ago, for good, with their failed attempts.
 
@@ -39,14 +49,14 @@ def prune(
     wanted = [name.strip() for name in statuses.split(",") if name.strip()]
     if not dry_run and not yes:
         _ask(session, older_than, wanted, narrowing)
-    removed = 0
+    removed, options = 0, narrowing | flags.acts(because, who)
 
     def note(so_far: int) -> None:
         nonlocal removed
         removed = so_far
 
     try:
-        done = session.app.prune(older_than, statuses=wanted, dry_run=dry_run, on_batch=note, **narrowing)
+        done = session.app.prune(older_than, statuses=wanted, dry_run=dry_run, on_batch=note, **options)
     except (TandemQError, KeyboardInterrupt):
         if removed and not dry_run:
             output.warn(f"stopped; {removed} tasks removed; the same command takes the rest")

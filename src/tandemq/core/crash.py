@@ -61,6 +61,7 @@ POINTS: frozenset[str] = frozenset(
         "replay.after_push",
         "prune.before_commit",
         "prune.after_commit",
+        "purge.after_archive",
         "shutdown.signal",
         "shutdown.before_release",
         "shutdown.after_release",

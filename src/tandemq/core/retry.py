@@ -44,6 +44,7 @@ __all__ = [
     "backoff_from_spec",
     "backoff_spec",
     "check_max_retries",
+    "on_the_task_only",
     "policy_of",
     "policy_options",
 ]
@@ -155,6 +156,12 @@ def policy_options(policy: RetryPolicy, *, whole: bool = False) -> dict[str, Any
         if whole or value != _DEFAULTS[name]:
             options[name] = value
     return options
+
+
+def on_the_task_only(policy: RetryPolicy) -> list[str]:
+    """What of a policy is code, which does not travel with a row."""
+    names = [name for name in ("when", "retry_on", "give_up_on") if getattr(policy, name)]
+    return names if backoff_spec(as_backoff(policy.backoff)) is not None else [*names, "backoff (a callable)"]
 
 
 def policy_of(options: str, policy: RetryPolicy | None = None) -> RetryPolicy:

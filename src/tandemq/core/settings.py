@@ -43,6 +43,8 @@ class Settings:
     max_payload_bytes: int = _var("MAX_PAYLOAD_BYTES", 1024 * 1024, "largest payload accepted")
     max_result_bytes: int = _var("MAX_RESULT_BYTES", 1024 * 1024, "largest result kept")
     unknown_task_s: float = _var("UNKNOWN_TASK_S", 3600.0, "how long a task waits for a worker that knows its type")
+    retain_s: float = _var("RETAIN_S", 0.0, "succeeded and cancelled tasks are removed so long after; 0: never")
+    retain_dead_s: float = _var("RETAIN_DEAD_S", 0.0, "dead tasks are removed so long after their end; 0: never")
     key_conflict: str = _var("KEY_CONFLICT", "error", "same key, other task: 'error', or 'first' to return the first")
 
     @classmethod
@@ -123,8 +125,9 @@ class Settings:
             value = getattr(self, name)
             if not 0 < value < 1e9:
                 faults.append(f"TANDEMQ_{name.upper()}={value!r} must be a number of seconds > 0")
-        if not 0 <= self.grace_s < 1e9:
-            faults.append(f"TANDEMQ_GRACE_S={self.grace_s!r} must be a number of seconds >= 0")
+        for name in ("grace_s", "retain_s", "retain_dead_s"):
+            if not 0 <= getattr(self, name) < 1e9:
+                faults.append(f"TANDEMQ_{name.upper()}={getattr(self, name)!r} must be a number of seconds >= 0")
         if self.heartbeat_s > self.lease_s / 2:
             faults.append(
                 f"TANDEMQ_HEARTBEAT_S={self.heartbeat_s:g} is more than half of TANDEMQ_LEASE_S={self.lease_s:g}:"

@@ -17,8 +17,10 @@ from tandemq.reconciler.expiry import Expiry, Sweep
 from tandemq.reconciler.generation import Generation
 from tandemq.reconciler.isolation import isolated
 from tandemq.reconciler.report import Report, Tally
+from tandemq.reconciler.retention import Retention
 from tandemq.reconciler.window import LOOKS_APART_S, Window
 from tandemq.redeliver import count, dispatch
+from tandemq.replaying import Keeper
 from tandemq.service import Throttle
 from tandemq.store.answers import Ended, Moved
 from tandemq.store.protocol import Store
@@ -62,6 +64,8 @@ class Reconciler:
         self._window = Window(store, broker, clock)
         self._expiry = Expiry(store, rng)
         self._sweep = Sweep(store, clock, rng, settings.lease_s)
+        self._retention = Retention(store, clock, settings, holder)
+        self._keeper = Keeper(store, self._after, clock, holder, settings.max_payload_bytes)
         self._throttle = Throttle(log, clock)
         self._tally = Tally()
         self._redis = False
@@ -78,21 +82,32 @@ class Reconciler:
         Raises StoreUnavailable. Redis away is an alarm in the report: what needs only MySQL is done all the same.
         """
         try:
-            if self._chasing and self._pass_at is not None and self._clock.monotonic() < self._pass_at:
-                pause_s = self._look(self._chasing, self._tally)
-                return min(pause_s, max(0.0, self._pass_at - self._clock.monotonic()))
+            pass_at = self._pass_at if self._chasing or self._keeper.is_busy else None
+            if pass_at is not None and self._clock.monotonic() < pass_at:
+                return self._between(pass_at)
             self._contact.observe()
             if self._lead and not self._store.lead(ROLE, self._holder, max(3 * self._period_s, SHORTEST_LEASE_S)):
                 self._window.forget()
                 self._chasing = []
                 return self._period_s
-            pause_s = self._run(self._tally)
+            pause_s = min(self._run(self._tally), self._keep())
         except StoreUnavailable:
             self._contact.lost()
             raise
         self._publish(self._tally.report())
         self._tally = Tally()
         return pause_s
+
+    def _between(self, pass_at: float) -> float:
+        """What cannot wait for the next pass: levels that were wiped, and the pace of replay runs."""
+        pause_s = self._look(self._chasing, self._tally) if self._chasing else self._period_s
+        if self._keeper.is_busy:
+            pause_s = min(pause_s, self._keep())
+        return min(pause_s, max(0.0, pass_at - self._clock.monotonic()))
+
+    def _keep(self) -> float:
+        pause_s = self._keeper.turn(self._tally.alarm)
+        return pause_s if self._keeper.is_busy else self._period_s
 
     def run_once(self, looks: int = 2) -> Report:
         """One pass, whoever leads. With two looks, ids missing in the first are looked for again 0.2 s on and pushed.
@@ -134,6 +149,7 @@ class Reconciler:
         pause_s = self._look(self._levels, tally)
         self._sweep.turn(tally, self._after)
         self._tidy(tally)
+        self._retention.turn(tally)
         if tally.report().building:
             pause_s = BUILDING_PAUSE_S
         self._pass_at = self._clock.monotonic() + (BUILDING_PAUSE_S if tally.report().building else self._period_s)

@@ -17,7 +17,7 @@ class Report:
     lost tasks. ``discarded``: tasks whose ``expires`` passed before a start. ``orphans``: running rows without a
     claims row that were healed. ``rebuilt``: queues whose lists were emptied to be filled from MySQL, ``refilled``
     ids put back by rebuilds, ``building`` queues not finished yet. ``forgotten``: records of workers deleted;
-    ``merged``: counters of old hours that went into their day.
+    ``merged``: counters of old hours that went into their day; ``pruned``: tasks that retention removed.
     """
 
     levels: int = 0
@@ -38,13 +38,23 @@ class Report:
     building: int = 0
     forgotten: int = 0
     merged: int = 0
+    pruned: int = 0
     alarms: tuple[str, ...] = ()
 
     @property
     def quiet(self) -> bool:
         """Nothing was healed and nothing is wrong."""
         return not self.alarms and not any(
-            (self.repushed, self.expired, self.discarded, self.orphans, self.rebuilt, self.refilled, self.building)
+            (
+                self.repushed,
+                self.expired,
+                self.discarded,
+                self.orphans,
+                self.rebuilt,
+                self.refilled,
+                self.building,
+                self.pruned,
+            )
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from tandemq.core.lifecycle import Event, Status, Verdict
 from tandemq.core.task import Lease, Level, Task
+from tandemq.core.values import parse_instant, rfc3339
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,15 +138,18 @@ class WorkerRecord:
 
     def to_json(self) -> dict[str, Any]:
         """JSON shape for the CLI."""
-        from tandemq.core.values import rfc3339
-
         out = {name: getattr(self, name) for name in self.__slots__}
         return out | {"started_at": rfc3339(self.started_at), "heartbeat_at": rfc3339(self.heartbeat_at)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """What a list is narrowed to; None means any. ``state`` is a derived state or a status."""
+    """What a list is narrowed to; None means any. ``state`` is a derived state or a status.
+
+    ``payload``: dotted paths and the values that must be there, as JSON has them: 42 is not "42", true is not 1, and
+    1.0 is 1; a number in a path counts into an array. ``ended_before`` and ``ended_after`` are aware datetimes, and
+    leave open tasks out.
+    """
 
     state: str | None = None
     queue: str | None = None
@@ -156,6 +160,31 @@ class Filter:
     error_text: str | None = None
     ids: tuple[int, ...] | None = None
     key: str | None = None
+    payload: Mapping[str, Any] | None = None
+    ended_before: datetime | None = None
+    ended_after: datetime | None = None
+
+    @property
+    def narrows(self) -> bool:
+        """Whether it says anything at all."""
+        return any(getattr(self, name) is not None for name in self.__slots__)
+
+    def to_json(self) -> dict[str, Any]:
+        """What is given, for the audit log and for replay runs; ``from_json`` makes the same filter of it."""
+        given = {name: getattr(self, name) for name in self.__slots__ if getattr(self, name) is not None}
+        out = {n: rfc3339(v) if isinstance(v, datetime) else v for n, v in given.items()}
+        return out | {n: list(v) for n, v in given.items() if n == "ids"}
+
+    @classmethod
+    def from_json(cls, shape: Mapping[str, Any]) -> Filter:
+        """The filter that ``to_json`` was asked of."""
+        given = dict(shape)
+        for name in ("ended_before", "ended_after"):
+            if name in given:
+                given[name] = parse_instant(given[name], name)
+        if "ids" in given:
+            given["ids"] = tuple(given["ids"])
+        return cls(**given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +207,29 @@ class PruneRule:
     queue: str | None = None
     task_type: str | None = None
 
+    def to_json(self) -> dict[str, Any]:
+        """What the audit log keeps of it."""
+        statuses = sorted(status.value for status in self.statuses)
+        narrowing = {"queue": self.queue, "type": self.task_type}
+        return {"statuses": statuses, "ended_before": rfc3339(self.before)} | {k: v for k, v in narrowing.items() if v}
+
+
+@dataclass(frozen=True, slots=True)
+class DeadKind:
+    """What grouping needs to know of a task that has ended; ``error`` is the beginning of its last error."""
+
+    id: int
+    queue: str
+    task_type: str
+    error_type: str
+    error: str
+    reason: str
+    worker_id: str
+    ended_at: datetime
+
 
 class PruneCursor(NamedTuple):
-    """How far a pass of retention has come. Not to be kept: a new pass begins at the front, where nothing is left."""
+    """How far a walk through ended rows has come. Not to be kept: a new one begins at the front."""
 
     status: Status
     queue: str

@@ -50,7 +50,7 @@ class _Walk:
 
 
 class CountingStore(SurveyingStore):
-    """``counts``, ``busy`` and ``merge_counts`` of ``store.protocol.Inspecting``."""
+    """``counts``, ``busy`` and ``merge_counts`` of ``store.questions.Inspecting``."""
 
     _walk: _Walk | None = None
 

@@ -52,6 +52,10 @@ def id_list(ids: Iterable[int]) -> str:
     return ",".join(map(str, map(int, ids))) or "NULL"
 
 
+def _json_or_empty(column: str) -> str:
+    return f"CASE WHEN JSON_VALID({column}) THEN {column} ELSE '{{}}' END"
+
+
 class Dialect(ABC):
     """The pieces of SQL that differ. ``p`` is the placeholder."""
 
@@ -94,6 +98,14 @@ class Dialect(ABC):
     @abstractmethod
     def overwrite(self, key: str, columns: Sequence[str]) -> str:
         """Tail of an INSERT: where the key exists, take the new values."""
+
+    @abstractmethod
+    def json_text(self, column: str) -> str:
+        """What a JSON path (a placeholder) leads to, as text or number; NULL for nothing, or where all is no JSON."""
+
+    @abstractmethod
+    def json_there(self, column: str) -> str:
+        """Whether a JSON path (a placeholder) leads anywhere."""
 
     @abstractmethod
     def ids_of_insert(self, last: int, count: int, step: int) -> list[int]:
@@ -143,6 +155,14 @@ class MySql(Dialect):
         """VALUES() is the one form that both servers know."""
         return "ON DUPLICATE KEY UPDATE " + ", ".join(f"{c} = VALUES({c})" for c in columns)
 
+    def json_text(self, column: str) -> str:
+        """MySQL fails on what is no JSON, and may look at it before it has asked JSON_VALID."""
+        return f"JSON_UNQUOTE(JSON_EXTRACT({_json_or_empty(column)}, {self.p}))"
+
+    def json_there(self, column: str) -> str:
+        """As ``json_text``."""
+        return f"JSON_CONTAINS_PATH({_json_or_empty(column)}, 'one', {self.p})"
+
     def ids_of_insert(self, last: int, count: int, step: int) -> list[int]:
         """The first id is reported; the rest follow auto_increment_increment (3 on a Galera cluster of three)."""
         return [last + k * step for k in range(count)]
@@ -186,6 +206,14 @@ class Sqlite(Dialect):
     def overwrite(self, key: str, columns: Sequence[str]) -> str:
         """Upsert."""
         return f"ON CONFLICT ({key}) DO UPDATE SET " + ", ".join(f"{c} = excluded.{c}" for c in columns)
+
+    def json_text(self, column: str) -> str:
+        """Numbers come as numbers."""
+        return f"json_extract({_json_or_empty(column)}, {self.p})"
+
+    def json_there(self, column: str) -> str:
+        """json_extract has no way to say null."""
+        return f"json_type({_json_or_empty(column)}, {self.p}) IS NOT NULL"
 
     def ids_of_insert(self, last: int, count: int, step: int) -> list[int]:
         """The last id is reported; a statement's ids are dense, nobody else writes meanwhile."""

@@ -12,9 +12,10 @@ from typing import Any
 
 from tandemq.core.lifecycle import ENDED, Status
 from tandemq.core.task import FailedAttempt, Level, Task
+from tandemq.store import payloads
 from tandemq.store.answers import Filter, Page
 from tandemq.store.base import holder
-from tandemq.store.dialects import Dialect, id_list, instant, instant_or_none
+from tandemq.store.dialects import Dialect, id_list, instant, instant_or_none, stamp
 from tandemq.store.looking import TASK_COLUMNS
 from tandemq.store.queries import Queries
 from tandemq.store.surveying import SurveyingStore
@@ -32,6 +33,8 @@ MAX_RANGES = 50
 CANDIDATES = 1_000
 #: MariaDB turns lists of a thousand ids and more into a join.
 LOOKUP = 500
+#: Rows fetched at least where Python has to look at their payloads.
+PARSED = 100
 #: Above every id: BIGINT in MySQL, INTEGER in SQLite.
 TOP = 2**63 - 1
 PENDING = f"t.status = '{Status.PENDING}'"
@@ -58,7 +61,7 @@ class _Wanted:
 
 
 class FindingStore(SurveyingStore):
-    """``find`` and ``find_ids`` of ``store.protocol.Inspecting``."""
+    """``find`` and ``find_ids`` of ``store.questions.Inspecting``."""
 
     def find(self, where: Filter, *, limit: int, after: int | None = None) -> Page:
         """Newest first by id, keyset pages; see the protocol for pages that are not full."""
@@ -103,7 +106,7 @@ class _Search:
             self.over = True
         elif where.ids is not None:
             self._look_up(sorted({i for i in where.ids if i < self.below}, reverse=True), all_of_them=True)
-        elif not self._wanted.tests:
+        elif not self._wanted.tests and where.payload is None:
             self._take(self._q.page, [f"t.id < {self._p}"], [self.below])
             self.over = True
         else:
@@ -125,8 +128,22 @@ class _Search:
         return self.over or self._missing <= 0
 
     def _take(self, page: Callable[..., str], more: Sequence[str], values: Sequence[Any] = ()) -> None:
-        text = page([*self._wanted.tests, *more], ids_only=self._ids_only)
-        self.rows += self._tx.rows(text, [*self._wanted.values, *values, self._missing])
+        payload = self._where.payload
+        if payload is None:
+            text = page([*self._wanted.tests, *more], ids_only=self._ids_only)
+            self.rows += self._tx.rows(text, [*self._wanted.values, *values, self._missing])
+            return
+        # What the database lets through and Python does not is made up for, from below the last one.
+        below = f"{'t.id' if page == self._q.page else '+t.id'} < {self._p}"
+        text, last = page([*self._wanted.tests, *more, below], ids_only=False), TOP
+        while self._missing > 0:
+            asked = max(self._missing, PARSED)
+            rows = self._tx.rows(text, [*self._wanted.values, *values, last, asked])
+            fit = [row for row in rows if payloads.fits(row[_PAYLOAD], payload)]
+            self.rows += [row[:1] for row in fit] if self._ids_only else fit
+            if len(rows) < asked:
+                return
+            last = rows[-1][0]
 
     def _walk(self, length: int) -> None:
         """The next rows down the primary key."""
@@ -184,14 +201,19 @@ class _Search:
 
 
 def _wanted(where: Filter, d: Dialect) -> _Wanted:
-    tests, values = _tests(where, d)
+    tests, values = conditions(where, d)
     status = None if where.state is None else _status(where.state)
     due = {"ready": True, "retrying": False, "scheduled": False}.get(where.state or "")
     known = (where.queue is not None) + (status is not None and ENDED[status] > 0)
-    return _Wanted(tuple(tests), tuple(values), status, due, covered=len(tests) == known)
+    covered = len(tests) == known and where.payload is None
+    return _Wanted(tuple(tests), tuple(values), status, due, covered=covered)
 
 
-def _tests(where: Filter, d: Dialect) -> tuple[list[str], list[Any]]:
+def conditions(where: Filter, d: Dialect) -> tuple[list[str], list[Any]]:
+    """SQL about rows ``t``, all of which a row meets that fits (but for ``ids``), and the parameters.
+
+    Only ``payload`` lets through more than fits: see ``payloads``.
+    """
     tests: list[str] = []
     values: list[Any] = []
     if where.state is not None:
@@ -211,6 +233,15 @@ def _tests(where: Filter, d: Dialect) -> tuple[list[str], list[Any]]:
     if where.error_text is not None:
         tests.append(f"INSTR(t.last_error, {d.p}) > 0")
         values.append(where.error_text)
+    for end, test in ((where.ended_before, "<"), (where.ended_after, ">=")):
+        if end is not None:
+            tests.append(f"t.completed_at {test} {d.p} AND +t.ended > 0")
+            values.append(stamp(end))
+    if where.payload is not None:
+        payloads.check(where.payload)
+        more, bound = payloads.tests(where.payload, d)
+        tests += more
+        values += bound
     return tests, values
 
 
@@ -258,3 +289,4 @@ def task_of(row: Any, log: tuple[FailedAttempt, ...] = ()) -> Task:
 
 #: Names of ``looking.TASK_COLUMNS`` and of the two that follow them.
 _COLUMNS = (*(name.strip().removeprefix("t.") for name in TASK_COLUMNS.split(",")), "lease_expires_at", "due")
+_PAYLOAD = _COLUMNS.index("payload")

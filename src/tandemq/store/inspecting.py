@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
+from tandemq.core.audit import Deed
 from tandemq.core.errors import TaskNotFound
 from tandemq.core.lifecycle import MOVES, Event, Status
-from tandemq.core.task import FailedAttempt, Level, Task
-from tandemq.store.answers import Moved
+from tandemq.core.task import FailedAttempt, Task
 from tandemq.store.counting import CountingStore
-from tandemq.store.dialects import instant, instant_or_none, stamp
+from tandemq.store.dialects import instant, instant_or_none
 from tandemq.store.finding import FindingStore, task_of
 from tandemq.store.pruning import PruningStore
 from tandemq.store.transaction import Tx
 
 
 class InspectingStore(FindingStore, CountingStore, PruningStore):
-    """``store.protocol.Inspecting``."""
+    """``store.questions.Inspecting``."""
 
     def get(self, task_id: int, *, attempts: bool = False) -> Task | None:
         """One row, with its history of failed attempts if asked for."""
@@ -29,7 +27,7 @@ class InspectingStore(FindingStore, CountingStore, PruningStore):
             if row is None:
                 return None
             log = tx.rows(self.queries.attempts_of(), [task_id]) if attempts else ()
-            return task_of(row, tuple(_attempt(a) for a in log))
+            return task_of(row, tuple(attempt_of(a) for a in log))
 
         return self.db.read(work)
 
@@ -38,7 +36,7 @@ class InspectingStore(FindingStore, CountingStore, PruningStore):
         row = self.db.read(lambda tx: tx.one(self.queries.ending(), [task_id]))
         return None if row is None else (Status(row[0]), row[1], row[2], row[3] or None)
 
-    def cancel(self, task_id: int) -> str:
+    def cancel(self, task_id: int, *, deed: Deed | None = None) -> str:
         """``cancelled`` (was pending), ``requested`` (is running), or the final status it has; TaskNotFound."""
 
         def work(tx: Tx) -> str:
@@ -49,31 +47,18 @@ class InspectingStore(FindingStore, CountingStore, PruningStore):
             if status in MOVES[Event.CANCEL].sources:
                 tx.write(self.sql.cancel(), [task_id])
                 self.settler.count(tx, Counter({(queue, task_type, Status.CANCELLED.value): 1}))
+                self._note(tx, deed, 1)
                 return Status.CANCELLED.value
             if status in MOVES[Event.CANCEL_RUNNING].sources:
-                tx.write(self.sql.request_cancel(), [task_id])
+                self._note(tx, deed, tx.write(self.sql.request_cancel(), [task_id]))
                 return "requested"
             return status.value
 
         return self.db.write(work, repeatable=True, crash="cancel.before_commit")
 
-    def replay(self, ids: Sequence[int], *, ended_before: datetime | None = None) -> list[Moved]:
-        """dead | cancelled -> pending by compare-and-set; attempts start anew, history stays, ``replays`` + 1.
 
-        ``ended_before`` keeps a wave of replays from taking tasks that have died again since it began.
-        """
-        params = [] if ended_before is None else [stamp(ended_before)]
-
-        def work(tx: Tx) -> list[Moved]:
-            rows = tx.rows(self.queries.lock_for_replay(ids, before=ended_before is not None), params)
-            if rows:
-                tx.write(self.sql.replay([row[0] for row in rows]))
-            return [Moved(i, Level(queue, p), kind, Event.REPLAY, Status.PENDING) for i, queue, p, kind in rows]
-
-        return self.db.write(work, crash="replay.before_commit") if ids else []
-
-
-def _attempt(row: Any) -> FailedAttempt:
+def attempt_of(row: Any) -> FailedAttempt:
+    """A row of ``Looks.attempts_of``."""
     attempt, replays, fence, outcome, worker_id, started_at, ended_at, error_type, error, traceback = row
     return FailedAttempt(
         attempt=attempt,

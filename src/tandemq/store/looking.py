@@ -19,6 +19,8 @@ TASK_COLUMNS = (
     " t.fence, t.worker_id, t.idempotency_key, t.run_at, t.expires_at, t.cancel_requested_at, t.started_at,"
     " t.completed_at, t.created_at, t.updated_at, t.result, t.last_error, t.error_type, t.dead_reason"
 )
+ATTEMPT_COLUMNS = "attempt, replays, fence, outcome, worker_id, started_at, ended_at, error_type, error, traceback"
+_IN_ORDER = "ORDER BY fence, ended_at, outcome"
 PENDING = f"status = '{Status.PENDING}'"
 RUNNING = f"status = '{Status.RUNNING}'"
 
@@ -38,10 +40,11 @@ class Looks(Tables):
 
     def attempts_of(self) -> str:
         """Parameter: id."""
-        return (
-            "SELECT attempt, replays, fence, outcome, worker_id, started_at, ended_at, error_type, error, traceback"
-            f" FROM {self.attempts} WHERE task_id = {self.d.p} ORDER BY fence, ended_at, outcome"
-        )
+        return f"SELECT {ATTEMPT_COLUMNS} FROM {self.attempts} WHERE task_id = {self.d.p} {_IN_ORDER}"
+
+    def attempts_of_many(self, ids: Sequence[int]) -> str:
+        """The task's id comes first."""
+        return f"SELECT task_id, {ATTEMPT_COLUMNS} FROM {self.attempts} WHERE task_id IN ({id_list(ids)}) {_IN_ORDER}"
 
     def ending(self) -> str:
         """Parameter: id."""
@@ -180,13 +183,39 @@ class Looks(Tables):
             f" WHERE ended = {int(ended)} AND {self._behind()} AND run_at < {p} ORDER BY run_at, id LIMIT {p}"
         )
 
+    def end_of_ended_stretch(self, ended: int) -> str:
+        """Parameters: queue, priority, run_at, run_at, id, offset. Where the stretch behind that entry ends."""
+        return (
+            f"SELECT run_at, id FROM {self.tasks} {self.d.open_index} WHERE ended = {int(ended)}"
+            f" AND {self._behind()} ORDER BY run_at, id LIMIT 1 OFFSET {self.d.p}"
+        )
+
+    def length_of_ended_stretch(self, ended: int) -> str:
+        """Parameters: queue, priority, run_at, run_at, id, limit. How many rows lie behind that entry."""
+        where = f"WHERE ended = {int(ended)} AND {self._behind()} LIMIT {self.d.p}"
+        return f"SELECT COUNT(*) FROM (SELECT 1 FROM {self.tasks} {self.d.open_index} {where}) AS some"
+
+    def in_ended_stretch(self, ended: int, columns: str, tests: Sequence[str]) -> str:
+        """Parameters: queue, priority, run_at, run_at, id; run_at, run_at, id of the end; those of the tests."""
+        p = self.d.p
+        where = "".join(f" AND {test}" for test in tests)
+        return (
+            f"SELECT t.id{columns} FROM {self._index()} WHERE t.ended = {int(ended)} AND {self._behind()}"
+            f" AND run_at <= {p} AND (run_at < {p} OR id <= {p}){where} ORDER BY run_at, id"
+        )
+
     def lock_for_prune(self, ids: Sequence[int], statuses: Sequence[Status]) -> str:
         """Parameters: instant, microseconds. What still is as it was read, but for what others hold."""
         return self._removable(ids, statuses, f" AND completed_at < {self.d.p}", self.d.skip_locked)
 
-    def lock_for_purge(self, ids: Sequence[int]) -> str:
-        """Parameter: microseconds. What has ended; waits for what others hold."""
-        return self._removable(ids, tuple(FINAL), "", self.d.for_update)
+    def lock_for_purge(self, ids: Sequence[int], *, before: bool = False) -> str:
+        """Parameters: instant (if ``before``), microseconds. What has ended; waits for what others hold."""
+        further = f" AND completed_at < {self.d.p}" if before else ""
+        return self._removable(ids, tuple(FINAL), further, self.d.for_update)
+
+    def purgeable(self, ids: Sequence[int]) -> str:
+        """Parameter: microseconds. The same, without locks."""
+        return self._removable(ids, tuple(FINAL), "", "")
 
     def _removable(self, ids: Sequence[int], statuses: Sequence[Status], further: str, lock: str) -> str:
         """Keyed rows keep their key for a while after their end."""

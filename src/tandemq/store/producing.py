@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sqlalchemy import exc
 
 from tandemq.core.errors import EnqueueUnknown, StoreUnknown, TandemQError
-from tandemq.core.retry import QueuePolicy
 from tandemq.core.task import Inserted, NewRow
 from tandemq.store import after_commit, errors
 from tandemq.store.base import StoreBase
@@ -68,11 +67,6 @@ class ProducingStore(StoreBase):
     def after_commit(self, connection: Transaction, then: Callable[[], None]) -> None:
         """Call ``then`` once the caller's transaction has committed; on a Connection just before: check ``visible``."""
         after_commit.call_after_commit(connection, then)
-
-    def queue_policies(self) -> Mapping[str, QueuePolicy]:
-        """How the tasks of a queue are retried, where an operator has decided that."""
-        rows = self.db.read(lambda tx: tx.rows(self.queries.queue_policies()))
-        return {queue: QueuePolicy.read(retries, text) for queue, retries, text in rows}
 
     def _is_stored(self, rows: Sequence[NewRow], answers: Sequence[Inserted], unknown: StoreUnknown) -> bool:
         # A plain read would prove nothing. This one waits for the old session's rows, and compares what it finds: an id

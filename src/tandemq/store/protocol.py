@@ -11,24 +11,22 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol, TypeAlias
 
-from tandemq.core.lifecycle import Status, Verdict
+from tandemq.core.audit import Deed
+from tandemq.core.lifecycle import Verdict
 from tandemq.core.retry import QueuePolicy
-from tandemq.core.task import Inserted, Lease, Level, NewRow, Task
+from tandemq.core.task import Inserted, Lease, Level, NewRow
 from tandemq.store.answers import (
     Claim,
     Claimed,
     Ended,
-    Filter,
-    Moved,
     OpenRow,
-    Page,
-    PruneCursor,
-    PruneRule,
     Settled,
     Settlement,
     WorkerRecord,
 )
 from tandemq.store.facts import Diagnosing
+from tandemq.store.questions import Auditing, Inspecting
+from tandemq.store.runs import Replaying
 
 #: A SQLAlchemy Connection, Session or (inside ``run_sync``) the sync twin of an AsyncSession. Kept opaque here.
 Transaction: TypeAlias = Any
@@ -66,6 +64,10 @@ class Producing(Protocol):
 
     def queue_policies(self) -> Mapping[str, QueuePolicy]:
         """How the tasks of a queue are retried, where an operator has decided that."""
+        ...
+
+    def set_queue_policy(self, queue: str, policy: QueuePolicy, *, deed: Deed) -> None:
+        """Decide it, in one transaction with the audit row; an empty policy takes back what was decided."""
         ...
 
 
@@ -179,6 +181,10 @@ class Surveying(Protocol):
         """How many pending rows of the level lie ahead, counted up to ``limit``."""
         ...
 
+    def count_due_before(self, level: Level, instant: datetime, *, limit: int) -> int:
+        """How many open rows of the level were due before an instant, counted up to ``limit``."""
+        ...
+
     def pending_after(self, queue: str, cursor: str, limit: int) -> tuple[list[OpenRow], str]:
         """Pending rows of a queue in (priority, run_at, id) order behind an opaque cursor, and the next cursor.
 
@@ -250,81 +256,7 @@ class Recording(Protocol):
         ...
 
 
-class Inspecting(Protocol):
-    """What people ask for; never counts a big table."""
-
-    def get(self, task_id: int, *, attempts: bool = False) -> Task | None:
-        """One row."""
-        ...
-
-    def ending(self, task_id: int) -> tuple[Status, str | None, str | None, str | None] | None:
-        """(status, result, last_error, dead_reason) by primary key, for waiting callers."""
-        ...
-
-    def find(self, where: Filter, *, limit: int, after: int | None = None) -> Page:
-        """Newest first by id, keyset pages. Reads a bounded number of rows: see ``Page`` for what that means."""
-        ...
-
-    def find_ids(self, where: Filter, *, limit: int, after: int | None = None) -> tuple[list[int], int | None]:
-        """The ids of such a page, and its ``next``."""
-        ...
-
-    def counts(self) -> dict[str, Any]:
-        """``{"queues": {queue: {"ready": n, "scheduled": n, "retrying": n, "running": n}}, "ended": {outcome: n}}``.
-
-        Open rows are counted from the open index, and once more per priority under ``"priorities"``. Where there are
-        more of them than may be counted a queue says ``"capped": true`` (there are at least so many); where it was too
-        many to tell scheduled from retrying one by one, ``"estimated": true`` (those two are, from a sample). Ended
-        ones come from ``task_counts``; ``ended["dead"]`` is how many are dead now, from the index
-        (``"capped": ["dead"]``: at least), ``ended["dead_total"]`` how many ever died, ``ended["purged"]`` how many
-        rows have been removed.
-        """
-        ...
-
-    def busy(self, queues: Sequence[str]) -> bool:
-        """Whether anything is due, running or retrying in these queues (``scheduled`` does not count).
-
-        True as long as that is not known: very many rows for later are looked through in several calls.
-        """
-        ...
-
-    def merge_counts(self, after: tuple[str, str] | None) -> tuple[int, tuple[str, str] | None]:
-        """Merge old counters of the (queue, task_type) behind ``after`` by day: rows that went, and where to go on.
-
-        None, at the end, begins anew.
-        """
-        ...
-
-    def cancel(self, task_id: int) -> str:
-        """``cancelled`` (was pending), ``requested`` (is running), or the final status it has; TaskNotFound."""
-        ...
-
-    def replay(self, ids: Sequence[int], *, ended_before: datetime | None = None) -> list[Moved]:
-        """dead | cancelled -> pending by compare-and-set; attempts start anew, history stays, ``replays`` + 1."""
-        ...
-
-    def purge(self, ids: Sequence[int]) -> int:
-        """Delete final rows (status tested in the same statement) with their attempts.
-
-        Keyed rows keep their key, and so stay, for 24 h after their end. Counted as ``purged``.
-        """
-        ...
-
-    def prunable(
-        self, rule: PruneRule, cursor: PruneCursor | None, *, limit: int
-    ) -> tuple[list[int], PruneCursor | None]:
-        """Look at the next ``limit`` rows at most, without locks: the ids that the rule means, and where to go on.
-
-        None begins, and is the answer at the end.
-        """
-        ...
-
-    def prune(self, ids: Sequence[int], rule: PruneRule) -> int:
-        """As ``purge``, for what of these ids the rule still means; rows that others hold are left alone."""
-        ...
-
-
-class Store(Producing, Leasing, Surveying, Recording, Inspecting, Diagnosing, Protocol):
+class Store(Producing, Leasing, Surveying, Recording, Inspecting, Replaying, Auditing, Diagnosing, Protocol):
     """All of it."""
 
     def close(self) -> None:

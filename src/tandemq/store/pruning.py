@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
+from tandemq.core.audit import Deed
 from tandemq.core.lifecycle import ENDED, Status
 from tandemq.core.task import Level
 from tandemq.store.answers import PruneCursor, PruneRule
+from tandemq.store.auditing import AuditingStore
 from tandemq.store.dialects import NEVER, micros, stamp
 from tandemq.store.surveying import FIRST_ENTRY, SurveyingStore
 from tandemq.store.transaction import Tx
@@ -22,8 +26,8 @@ KEEP_KEYS_S = 24 * 3600.0
 PURGED = "purged"
 
 
-class PruningStore(SurveyingStore):
-    """``prunable``, ``prune`` and ``purge`` of ``store.protocol.Inspecting``."""
+class PruningStore(SurveyingStore, AuditingStore):
+    """``prunable``, ``prune`` and ``purge`` of ``store.questions.Inspecting``."""
 
     def prunable(
         self, rule: PruneRule, cursor: PruneCursor | None, *, limit: int
@@ -49,35 +53,55 @@ class PruningStore(SurveyingStore):
 
         return self.db.read(work)
 
-    def prune(self, ids: Sequence[int], rule: PruneRule) -> int:
+    def prune(self, ids: Sequence[int], rule: PruneRule, *, deed: Deed | None = None) -> int:
         """Delete what of these the rule still means, with its attempts, in one transaction; how many went.
 
         Locked rows are left alone, keyed ones keep for 24 h. The removals are counted as ``purged``.
         """
 
-        def work(tx: Tx) -> int:
+        def work(tx: Tx) -> tuple[int, int]:
             lock = self.queries.lock_for_prune(ids, rule.statuses)
-            return self._delete(tx, tx.rows(lock, [stamp(rule.before), micros(KEEP_KEYS_S)]))
+            deleted = len(self._delete(tx, tx.rows(lock, [stamp(rule.before), micros(KEEP_KEYS_S)])))
+            return deleted, self._note(tx, deed, deleted)
 
-        return self.db.write(work, repeatable=True, crash="prune.before_commit") if ids else 0
-
-    def purge(self, ids: Sequence[int]) -> int:
-        """Delete final rows (status tested in the same statement) with their attempts; keyed rows keep for 24 h."""
-
-        def work(tx: Tx) -> int:
-            return self._delete(tx, tx.rows(self.queries.lock_for_purge(ids), [micros(KEEP_KEYS_S)]))
-
-        return self.db.write(work, crash="prune.before_commit") if ids else 0
-
-    def _delete(self, tx: Tx, rows: Sequence[Any]) -> int:
-        if not rows:
+        if not ids:
             return 0
+        deleted, entry = self.db.write(work, repeatable=True, crash="prune.before_commit")
+        if deed is not None:
+            deed.entry = entry
+        return deleted
+
+    def purgeable(self, ids: Sequence[int]) -> list[int]:
+        """Which of these ``purge`` would delete now; read without locks."""
+        sql = self.queries.purgeable(ids)
+        return [row[0] for row in self.db.read(lambda tx: tx.rows(sql, [micros(KEEP_KEYS_S)]))] if ids else []
+
+    def purge(self, ids: Sequence[int], *, ended_before: datetime | None = None, deed: Deed | None = None) -> list[int]:
+        """Delete final rows (status tested in the same statement) with their attempts; keyed rows keep for 24 h.
+
+        The ids that went, which are added to the details of the deed.
+        """
+        params = [*([] if ended_before is None else [stamp(ended_before)]), micros(KEEP_KEYS_S)]
+
+        def work(tx: Tx) -> list[int]:
+            rows = tx.rows(self.queries.lock_for_purge(ids, before=ended_before is not None), params)
+            gone = self._delete(tx, rows)
+            if deed is not None:
+                about = gone[0] if len(gone) == 1 else deed.task_id
+                self._note(tx, replace(deed, details={**deed.details, "ids": gone}, task_id=about), len(gone))
+            return gone
+
+        return self.db.write(work, crash="prune.before_commit") if ids else []
+
+    def _delete(self, tx: Tx, rows: Sequence[Any]) -> list[int]:
+        if not rows:
+            return []
         ids = [row[0] for row in rows]
-        deleted = tx.write(self.sql.purge(ids))
+        tx.write(self.sql.purge(ids))
         for row in tx.rows(self.queries.with_attempts(ids)):
             tx.write(self.sql.purge_attempts(), [row[0]])
         self.settler.count(tx, Counter((queue, kind, PURGED) for _, queue, kind in rows))
-        return deleted
+        return ids
 
     def _next_level(self, tx: Tx, rule: PruneRule, at: PruneCursor | None) -> PruneCursor | None:
         """The level behind this one, by status, queue and priority."""

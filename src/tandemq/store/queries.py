@@ -38,6 +38,15 @@ class Queries(Looks):
         """run_at of rows, and whether it lies ahead."""
         return f"SELECT id, run_at, run_at > {self.d.now} FROM {self.tasks} WHERE id IN ({id_list(ids)})"
 
+    def ages(self, ids: Sequence[int]) -> str:
+        """When rows were created, the time now, and their options."""
+        return f"SELECT id, created_at, {self.d.now}, options FROM {self.tasks} WHERE id IN ({id_list(ids)})"
+
+    def limited_by_age(self, ids: Sequence[int]) -> str:
+        """Rows whose options may carry max_age, and the time now."""
+        may = "options <> '' AND INSTR(options, 'max_age') > 0"
+        return f"SELECT id, {self.d.now}, options FROM {self.tasks} WHERE id IN ({id_list(ids)}) AND {may}"
+
     def visible(self, ids: Sequence[int]) -> str:
         """Committed and pending."""
         return f"SELECT id FROM {self.tasks} WHERE id IN ({id_list(ids)}) AND {PENDING}"
@@ -170,11 +179,11 @@ class Queries(Looks):
         """Parameter: id."""
         return f"SELECT status, queue, task_type FROM {self.tasks} WHERE id = {self.d.p} {self.d.for_update}"
 
-    def lock_for_replay(self, ids: Sequence[int], *, before: bool) -> str:
-        """Parameter, if ``before``: the instant before which they must have ended."""
+    def lock_for_replay(self, ids: Sequence[int], *, before: bool, payloads: bool = False) -> str:
+        """Parameter, if ``before``: the instant before which they must have ended. Rows that others hold are left."""
         d = self.d
         ended = f" AND completed_at < {d.p}" if before else ""
         return (
-            f"SELECT id, queue, priority, task_type FROM {self.tasks} {d.primary} WHERE id IN ({id_list(ids)})"
-            f" AND {sources(Event.REPLAY)}{ended} ORDER BY id {d.for_update}"
+            f"SELECT id, queue, priority, task_type, replays{', payload' if payloads else ''} FROM {self.tasks}"
+            f" {d.primary} WHERE id IN ({id_list(ids)}) AND {sources(Event.REPLAY)}{ended} ORDER BY id {d.skip_locked}"
         )

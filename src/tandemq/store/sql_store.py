@@ -8,14 +8,27 @@ from tandemq.store.diagnosing import DiagnosingStore
 from tandemq.store.handling import HandlingStore
 from tandemq.store.inspecting import InspectingStore
 from tandemq.store.leasing import LeasingStore
+from tandemq.store.letters import LettersStore
 from tandemq.store.producing import ProducingStore
+from tandemq.store.queues import QueuesStore
 from tandemq.store.recording import RecordingStore
+from tandemq.store.replaying import ReplayingStore
 
 if TYPE_CHECKING:
     from tandemq.store.protocol import Store
 
 
-class SqlStore(ProducingStore, LeasingStore, HandlingStore, InspectingStore, RecordingStore, DiagnosingStore):
+class SqlStore(
+    ProducingStore,
+    LeasingStore,
+    HandlingStore,
+    InspectingStore,
+    LettersStore,
+    ReplayingStore,
+    QueuesStore,
+    RecordingStore,
+    DiagnosingStore,
+):
     """``store.protocol.Store`` on SQL."""
 
 

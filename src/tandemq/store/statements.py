@@ -35,6 +35,8 @@ class Tables:
         self.tasks, self.claims, self.attempts = f"{prefix}tasks", f"{prefix}claims", f"{prefix}task_attempts"
         self.queues, self.workers, self.counts = f"{prefix}queues", f"{prefix}workers", f"{prefix}task_counts"
         self.meta, self.leaders, self.migrations = f"{prefix}meta", f"{prefix}leaders", f"{prefix}migrations"
+        self.audit_log = f"{prefix}audit_log"
+        self.replay_runs, self.replay_items = f"{prefix}replay_runs", f"{prefix}replay_items"
 
 
 class Statements(Tables):
@@ -176,6 +178,10 @@ class Statements(Tables):
             f" updated_at = {d.now}{result}{note} {self.guard(Event.SUCCEED, pairs)}"
         )
 
+    def set_options(self) -> str:
+        """Parameters: options, id."""
+        return f"UPDATE {self.tasks} {self.d.primary} SET options = {self.d.p} WHERE id = {self.d.p}"
+
     def retry(self, pairs: Sequence[tuple[int, int]]) -> str:
         """Parameters per row: microseconds, error types, texts."""
         d, ids = self.d, [i for i, _ in pairs]
@@ -256,14 +262,22 @@ class Statements(Tables):
             f" WHERE id = {d.p} AND {sources(Event.CANCEL_RUNNING)} AND cancel_requested_at = '{NOT_YET}'"
         )
 
-    def replay(self, ids: Sequence[int]) -> str:
-        """A new life: attempts from 0, the fence goes on rising, the last error stays readable."""
+    def set_payloads(self, ids: Sequence[int]) -> str:
+        """Parameters per row: payload. Locked rows only."""
+        return f"UPDATE {self.tasks} {self.d.primary} SET payload = {self.d.per_row(ids)} WHERE id IN ({id_list(ids)})"
+
+    def replay(self, ids: Sequence[int], level: Sequence[str] = ()) -> str:
+        """A new life: attempts from 0, the fence goes on rising, the last error stays readable.
+
+        ``level``: which of queue and priority are set too; one parameter each.
+        """
         d = self.d
+        elsewhere = "".join(f", {column} = {d.p}" for column in level)
         return (
             f"UPDATE {self.tasks} {d.primary} SET {target(Event.REPLAY)}, attempts = 0, replays = replays + 1,"
             f" run_at = {d.now}, expires_at = CASE WHEN expires_at <= {d.now} THEN '{NEVER}' ELSE expires_at END,"
             f" cancel_requested_at = '{NOT_YET}', completed_at = '{NOT_YET}', result = NULL, dead_reason = '',"
-            f" updated_at = {d.now} WHERE id IN ({id_list(ids)}) AND {sources(Event.REPLAY)}"
+            f" updated_at = {d.now}{elsewhere} WHERE id IN ({id_list(ids)}) AND {sources(Event.REPLAY)}"
         )
 
     def purge(self, ids: Sequence[int]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import datetime
 from typing import Any
 
 from tandemq.core.lifecycle import DeadReason, Status
@@ -11,8 +12,8 @@ from tandemq.core.values import QUEUE_NAME
 from tandemq.store.answers import Ended, OpenRow, Settled
 from tandemq.store.base import StoreBase
 from tandemq.store.dialects import instant, micros, stamp
-from tandemq.store.protocol import Judge
 from tandemq.store.held import Held, Settling
+from tandemq.store.protocol import Judge
 from tandemq.store.transaction import Tx
 
 #: More levels than anybody can watch; a bound, not a limit to be met.
@@ -39,6 +40,12 @@ class SurveyingStore(StoreBase):
         """How many pending rows of the level lie ahead, counted up to ``limit``."""
         sql = self.queries.count_entries(self.queries.entries(by_level=True, due=False))
         return int(self.db.read(lambda tx: tx.one(sql, [0, level.queue, level.priority, limit]))[0])
+
+    def count_due_before(self, level: Level, instant: datetime, *, limit: int) -> int:
+        """How many open rows of the level were due before an instant, counted up to ``limit``."""
+        before = f"{self.queries.entries(by_level=True)} AND t.run_at < {self.db.dialect.p}"
+        params = [0, *level, stamp(instant), limit]
+        return int(self.db.read(lambda tx: tx.one(self.queries.count_entries(before), params))[0])
 
     def pending_after(self, queue: str, cursor: str, limit: int) -> tuple[list[OpenRow], str]:
         """Pending rows of a queue in (priority, run_at, id) order behind an opaque cursor; see the protocol."""
