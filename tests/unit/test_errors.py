@@ -22,6 +22,7 @@ TREE: dict[str, tuple[str, ...]] = {
     "TaskDead": ("TandemQError",),
     "TaskCancelled": ("TandemQError",),
     "NotMigrated": ("TandemQError",),
+    "LeaseLost": ("TandemQError",),
     "StoreRefused": ("TandemQError",),
     "ForeignInstall": ("TandemQError",),
     "Unavailable": ("TandemQError",),
