@@ -7,6 +7,7 @@ a failed attempt, not the end of the worker.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
@@ -45,6 +46,7 @@ from tandemq.core.retry import MAX_DELAY_S, RetryPolicy, policy_of
 from tandemq.core.task import DEFAULT_TIMEOUT_S, Lease
 from tandemq.registry import CurrentTask, RegisteredTask, Registry, reset_current, set_current
 from tandemq.store.protocol import HandlerTransaction
+from tandemq.worker.forked import leave_if_forked
 from tandemq.worker.limits import TimeLimits
 
 #: A handler that takes tx comes back after this when the database has no connection for it; no attempt is used.
@@ -182,8 +184,14 @@ class Executor:
             payload = codec.decode(lease.payload)
         except (ValueError, RecursionError) as bad:
             raise ValidationFailed(f"the stored payload is not JSON: {bad}") from None
-        task.validate(payload)
-        value = task.call(payload, tx)
+        pid = os.getpid()
+        try:
+            task.validate(payload)
+            value = task.call(payload, tx)
+        except BaseException as exc:
+            leave_if_forked(pid, exc)
+            raise
+        leave_if_forked(pid)
         return self._loop.run(_limited(value, limit_s)) if task.is_async else value
 
     def _returned(self, value: Any) -> Returned:
@@ -236,11 +244,14 @@ class _Escaped(Exception):
 
 
 async def _limited(coroutine: Coroutine[Any, Any, Any], limit_s: float | None) -> Any:
-    timer = asyncio.timeout(limit_s)
+    timer, pid = asyncio.timeout(limit_s), os.getpid()
     try:
         async with timer:
-            return await coroutine
+            value = await coroutine
+        leave_if_forked(pid)
+        return value
     except BaseException as exc:
+        leave_if_forked(pid, exc)
         if timer.expired() and isinstance(exc, TimeoutError):
             raise TaskTimeout(f"still running after its time limit of {limit_s:g} s") from None
         raise _Escaped(exc) from None
