@@ -153,9 +153,9 @@ class RetryPolicy:
     """How a task is retried.
 
     ``max_retries``: runs allowed are 1 + max_retries; None leaves it to the queue, then 3. ``jitter`` is the share
-    (0..1) by which a delay is moved up or down. An exception is retried unless ``give_up_on`` names it;
-    with ``retry_on`` only those named (and ``Retryable``); ``when(exc, attempt)`` decides alone where it is given.
-    ``NonRetryable`` is never retried, ``Retry`` always while attempts are left.
+    (0..1) by which a delay is moved up or down, but not over the backoff's cap. An exception is retried unless
+    ``give_up_on`` names it; with ``retry_on`` only those named (and ``Retryable``); ``when(exc, attempt)`` decides
+    alone where it is given. ``NonRetryable`` is never retried, ``Retry`` always while attempts are left.
     """
 
     max_retries: int | None = None
@@ -179,12 +179,14 @@ class RetryPolicy:
             object.__setattr__(self, name, value)
 
     def delay(self, attempt: int, rng: Random) -> float:
-        """Seconds to wait after failure ``attempt`` (from 1), jitter included; 0 <= delay <= 10 years."""
+        """Seconds to wait after failure ``attempt`` (from 1), jitter included; 0 <= delay <= the cap, or 10 years."""
         backoff: Backoff = self.backoff  # type: ignore[assignment]  # __post_init__ made it one
+        cap = min(backoff.cap, MAX_DELAY_S) if isinstance(backoff, Exponential | Linear) else MAX_DELAY_S
         base = min(float(backoff(attempt)), MAX_DELAY_S)
         if not base > 0:
             return 0.0
-        return min(base * (1 + self.jitter * rng.uniform(-1.0, 1.0)), MAX_DELAY_S)
+        # Drawn between the two ends, not cut off at the upper one: half of those at the cap would come back together.
+        return rng.uniform(base * (1 - self.jitter), min(base * (1 + self.jitter), cap))
 
     def decision(self, exc: BaseException, attempt: int) -> Decision:
         """Whether this exception may be retried at all; the count of attempts is checked elsewhere."""
