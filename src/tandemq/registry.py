@@ -7,6 +7,7 @@ the producer is the ``__main__`` module.
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -163,6 +164,8 @@ class RegisteredTask:
 
     def bind(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """The payload for a call with these arguments, by name, defaults left out. TypeError if they do not fit."""
+        if self.takes_tx and _TX in kwargs:
+            raise TypeError(f"tx of {self.name} is the worker's to give, not an enqueue's")
         if self.shape is not None:
             return self.shape.bind(args, kwargs)
         if len(args) != 1 or kwargs or not isinstance(args[0], dict):
@@ -173,6 +176,8 @@ class RegisteredTask:
         """Raise ValidationFailed (final) unless the handler takes this payload."""
         if not isinstance(payload, dict):
             raise ValidationFailed(f"the payload must be a JSON object, not {type(payload).__name__}")
+        if self.takes_tx and self.shape is not None and _TX in payload:
+            raise ValidationFailed(f"the payload of {self.name} holds 'tx', which is the worker's to give")
         if self.handler is not None:
             _ask(self.handler, payload)
         elif self.shape is not None and not self.shape.fits(payload):
@@ -237,13 +242,13 @@ def _signature(fn: Callable[..., Any]) -> inspect.Signature:
 def _transaction_parameter(signature: inspect.Signature) -> bool:
     """Whether there is a ``tx`` that is the transaction; annotated as something else it is payload."""
     parameter = signature.parameters.get(_TX)
-    if parameter is None:
+    if parameter is None or parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
         return False
     if parameter.default is IN_TRANSACTION or parameter.annotation is parameter.empty:
         return True
     said = getattr(parameter.annotation, "__forward_arg__", parameter.annotation)
-    name = said if isinstance(said, str) else getattr(said, "__name__", "")
-    return name.rpartition(".")[2] in {"Connection", "Any"}
+    text = said if isinstance(said, str) else inspect.formatannotation(said)
+    return re.search(r"\bConnection\b", text) is not None or text.rpartition(".")[2] == "Any"
 
 
 def _origin(task: RegisteredTask) -> tuple[str, str]:

@@ -55,3 +55,29 @@ def test_a_fork_that_leaves_its_handler_ends(kind: str, tmp_path: Path) -> None:
     assert done.stderr.count("no luck") == 1
     assert done.stderr.count("ValueError: bad luck") == 1
     assert done.stderr.count("Traceback") == 1
+
+
+HOOK = """
+import os, random
+from tandemq import TaskHandler
+from tandemq.core.clock import SystemClock
+from tandemq.core.lifecycle import Failure
+from tandemq.registry import RegisteredTask, Registry, TaskOptions
+from tandemq.worker.executor import Executor
+class Order(TaskHandler):
+    name = "order"
+    def process(self, payload): pass
+    def on_dead_letter(self, task_id, payload, error):
+        if (pid := os.fork()) != 0:
+            print("child", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+registry = Registry()
+registry.add(RegisteredTask.of(Order, TaskOptions()))
+executor = Executor(registry, clock=SystemClock(), rng=random.Random(1), max_result_bytes=9, transaction=None)
+executor.on_dead_letter("order", 1, "{}", Failure("E", "text"))
+print("came out", flush=True)
+"""
+
+
+def test_a_fork_that_leaves_a_dead_letter_hook_ends_too() -> None:
+    done = subprocess.run([sys.executable, "-c", HOOK], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.splitlines() == ["child 0", "came out"], done.stderr

@@ -166,14 +166,17 @@ class Executor:
             crash_point("run.before_handler")
             value = self._limits.call(self._call, limit_s, task, lease, limit_s, tx.connection)
             crash_point("run.after_handler")
+            if self._limits.fired:
+                raise TaskTimeout  # whatever the handler made of it: the promise is all or nothing
             returned = _NOTHING if value is None else self._returned(value)
-            tx.succeed(lease, returned.result, returned.note)
+            try:
+                tx.succeed(lease, returned.result, returned.note)
+            except (LeaseLost, StoreUnknown) as lost:
+                broken = isinstance(lost, StoreUnknown)
+                return Lost(failure.describe(lost), doubtful=True)
             broken = False
-        except (LeaseLost, StoreUnknown) as lost:
-            broken = isinstance(lost, StoreUnknown)
-            return Lost(failure.describe(lost), doubtful=True)
-        except Exception as exc:
-            broken = isinstance(exc, TaskTimeout)  # it may have fallen between a statement and its answer
+        except Exception:
+            broken = self._limits.fired  # it may have fallen between a statement and its answer
             raise
         finally:
             tx.close(broken=broken)
@@ -226,8 +229,13 @@ class Executor:
         """Call the handler's hook; what it raises is the caller's to log."""
         task = self._registry.get(task_type)
         if task is not None:
-            value = codec.decode(payload)
-            task.on_dead_letter(task_id, value if isinstance(value, dict) else {}, error)
+            value, pid = codec.decode(payload), os.getpid()
+            try:
+                task.on_dead_letter(task_id, value if isinstance(value, dict) else {}, error)
+            except BaseException as exc:
+                leave_if_forked(pid, exc)
+                raise
+            leave_if_forked(pid)
 
     def stop(self) -> None:
         """End the helper threads."""
