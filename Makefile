@@ -3,7 +3,7 @@
 SHELL = /bin/sh
 export PYTHON
 
-.PHONY: help demo test test-fast scenarios bench bench-scale check clean
+.PHONY: help demo test test-fast scenarios chaos chaos-long bench bench-scale check clean
 
 help:
 	@echo 'make demo       run the queue on real input, no server needed (at most a minute)'
@@ -12,6 +12,8 @@ help:
 	@echo 'make test-fast  all tests once more on mysqlclient and hiredis (tandemq[fast]), which it builds in .venv-fast'
 	@echo 'make check      the quick part of it: lint, types, tests without servers'
 	@echo 'make scenarios  the field scenarios at their full size'
+	@echo 'make chaos      20,000 tasks under every fault, and broken copies of tandemq that must be found out (six minutes)'
+	@echo 'make chaos-long  the same with 1,000,000 tasks and 1,000 kills (ARGS=--help says what can be chosen)'
 	@echo 'make bench      measure tandemq beside its ceiling and other queues (ARGS=--quick: 3 minutes, no peers)'
 	@echo 'make bench-scale  with millions of finished and of waiting rows, and memory over a million tasks'
 	@echo 'make clean      remove what the above made'
@@ -41,6 +43,14 @@ test-fast:
 scenarios: .venv/.dev
 	@sh dev/provide_servers.sh
 	@TANDEMQ_SCENARIOS=full .venv/bin/pytest -q tests/scenarios
+
+chaos: .venv/.dev
+	@sh dev/provide_servers.sh
+	@.venv/bin/python -m tests.chaos $(ARGS)
+
+chaos-long: .venv/.dev
+	@sh dev/provide_servers.sh
+	@.venv/bin/python -m tests.chaos --long $(ARGS)
 
 bench: .venv/.dev
 	@sh dev/provide_servers.sh

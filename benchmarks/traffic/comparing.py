@@ -17,7 +17,7 @@ _DELETE_CLAIM = "DELETE FROM tandemq_claims WHERE lease_token = N"
 #: Commands that the ceiling does not send: connection set-up, mover, reconciler, generations, the benchmark itself.
 REDIS_LEFT_OUT = re.compile(
     r"(CLIENT|HELLO|SELECT|PING|ECHO|INFO|COMMAND|SCAN|MEMORY|FLUSHALL|MONITOR|SMEMBERS|LLEN|LRANGE|ZCARD|SCRIPT)\b"
-    r"|(GET|SET) \S*(install|generation|epoch)"
+    r"|(GET|SET) \S*(install|generation|epoch|writable)"
     r"|(EVAL|EVALSHA) .*:(delayed:|generation)",
     re.DOTALL,
 )

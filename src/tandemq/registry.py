@@ -128,6 +128,8 @@ class RegisteredTask:
 
     def bind(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """The payload for a call with these arguments, by name, defaults left out. TypeError if they do not fit."""
+        if self.takes_tx and TX in kwargs:
+            raise TypeError(f"tx of {self.name} is the worker's to give, not an enqueue's")
         if self.shape is not None:
             return self.shape.bind(args, kwargs)
         if len(args) != 1 or kwargs or not isinstance(args[0], dict):
@@ -153,6 +155,8 @@ class RegisteredTask:
         """
         if not isinstance(payload, dict):
             raise ValidationFailed(f"the payload must be a JSON object, not {type(payload).__name__}")
+        if self.takes_tx and self.shape is not None and TX in payload:
+            raise ValidationFailed(f"the payload of {self.name} holds 'tx', which is the worker's to give")
         try:
             lifted = self._lift(payload)
         except Misfit as bad:

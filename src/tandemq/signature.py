@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -91,10 +92,10 @@ def takes_transaction(fn: Callable[..., Any]) -> bool:
 def _has_transaction(signature: inspect.Signature) -> bool:
     """Whether there is a ``tx`` that is the transaction; annotated as something else it is payload."""
     parameter = signature.parameters.get(TX)
-    if parameter is None:
+    if parameter is None or parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
         return False
     if parameter.default is IN_TRANSACTION or parameter.annotation is parameter.empty:
         return True
     said = getattr(parameter.annotation, "__forward_arg__", parameter.annotation)
-    name = said if isinstance(said, str) else getattr(said, "__name__", "")
-    return name.rpartition(".")[2] in {"Connection", "Any"}
+    text = said if isinstance(said, str) else inspect.formatannotation(said)
+    return re.search(r"\bConnection\b", text) is not None or text.rpartition(".")[2] == "Any"

@@ -39,6 +39,15 @@ def hold(until: str) -> str:
     return "held"
 
 
+@app.task(name="hold_again", retry=QUICK)
+def hold_again(until: str) -> str:
+    """Returns at once in its first attempt; in a later one it keeps its slot until this file exists."""
+    with probe.running():
+        while current_task().attempt > 1 and not os.path.exists(until):  # noqa: PTH110 - a test's file
+            time.sleep(0.005)
+    return "held"
+
+
 @app.task(name="asleep", retry=QUICK)
 async def asleep(seconds: float) -> str:
     with probe.running():

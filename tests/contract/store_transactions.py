@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.orm import Session
 
 from tandemq.core.errors import LeaseLost
 from tandemq.core.lifecycle import Bury, DeadReason, RetryIn, Status, Succeed
@@ -86,6 +87,45 @@ class TransactionsContract(StoreContract):
         note(tx, 1)
         with pytest.raises(RuntimeError, match="committed by tandemq"):
             tx.connection.commit()
+        tx.close()
+        assert sql("SELECT n FROM effects") == []
+
+    @pytest.mark.parametrize("then", ["passes it on", "goes on", "rolls back"])
+    def test_a_refused_commit_leaves_nothing_for_the_next_handler(self, store: SqlStore, sql: Sql, then: str) -> None:
+        one, other = lease(store), lease(store)
+        tx = store.transaction(10.0)
+        note(tx, 1)
+        with pytest.raises(RuntimeError):
+            tx.connection.commit()
+        if then == "rolls back":
+            tx.connection.rollback()
+        if then != "passes it on":
+            with pytest.raises(RuntimeError, match="committed by tandemq"):
+                tx.succeed(one, None)
+        tx.close()
+        tx = store.transaction(10.0)
+        tx.succeed(other, None)
+        tx.close()
+        assert sql("SELECT n FROM effects") == []
+
+    def test_a_session_on_it_may_commit_which_does_not_commit_it(self, store: SqlStore, sql: Sql) -> None:
+        one = lease(store)
+        tx = store.transaction(10.0)
+        with Session(tx.connection) as session:
+            session.execute(sa.text("INSERT INTO effects (n) VALUES (1)"))
+            session.commit()
+        assert sql("SELECT n FROM effects") == [] or store.db.dialect.name == "sqlite"
+        tx.succeed(one, None)
+        tx.close()
+        assert sql("SELECT n FROM effects") == [(1,)]
+
+    def test_a_handler_that_closes_it_is_told(self, store: SqlStore, sql: Sql) -> None:
+        one = lease(store)
+        tx = store.transaction(10.0)
+        with tx.connection:
+            note(tx, 1)
+        with pytest.raises(RuntimeError, match="has closed tx"):
+            tx.succeed(one, None)
         tx.close()
         assert sql("SELECT n FROM effects") == []
 

@@ -17,7 +17,7 @@ from tandemq.core.settings import Settings
 from tandemq.core.task import Lease
 from tandemq.store.answers import Settled
 from tandemq.worker.arena import Arena
-from tandemq.worker.leases import Ending, LeaseEnder, endings
+from tandemq.worker.leases import GIVEN_BACK_MOST, Ending, LeaseEnder, endings
 from tandemq.worker.process import ChildProcess
 from tests.probe import Probe
 from tests.servers import MySQLServer, RedisServer
@@ -203,4 +203,7 @@ def test_who_had_ended_loses_no_attempt_to_the_one_that_killed_the_process(tmp_p
     assert all(isinstance(verdict, RetryIn) for verdict in alone.values())
     beside = verdicts(7)
     assert {i: type(verdict) for i, verdict in beside.items()} == {3: Release, 4: Release, 5: Release, 7: RetryIn}
+    by_id = {i: ending for ending in endings(child, random.Random(1)) for i in ending.ids}
+    often = Lease(3, "q", 0, "t", "{}", "", 1, 3, 0, 1 + GIVEN_BACK_MOST, 8)
+    assert isinstance(by_id[3].judge(often), RetryIn)  # whoever ends like that again and again is a suspect
     arena.close()

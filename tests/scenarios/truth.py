@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
+from datetime import UTC
 from typing import Any
 
 import redis
@@ -31,6 +33,12 @@ def sql(work: Bench, statement: str, **params: Any) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in answer] if answer.returns_rows else []
 
 
+def lease_ends(work: Bench, worker_name: str) -> list[float]:
+    """When the leases that workers of this name hold will run out: the earliest first, as seconds since the epoch."""
+    rows = sql(work, "SELECT expires_at FROM {t}claims WHERE worker_id LIKE :like", like=f"{worker_name}-%")
+    return sorted(at.replace(tzinfo=UTC).timestamp() for (at,) in rows)
+
+
 def row_count(work: Bench) -> int:
     """How many tasks are stored."""
     return int(sql(work, "SELECT COUNT(*) FROM {t}tasks")[0][0])
@@ -56,7 +64,7 @@ def push_by_hand(work: Bench, ids: Iterable[int], queue: str = "default", priori
 
 
 def assert_settled(work: Bench, probe: Probe, ids: Iterable[int]) -> None:
-    """Every accepted task has ended, never began more often than it counts, and left nothing behind in Redis.
+    """Every accepted task has ended, never began more often than is on record, and left nothing behind in Redis.
 
     The workers that were not told to stop still run, and none has written a traceback of its own.
     """
@@ -65,9 +73,10 @@ def assert_settled(work: Bench, probe: Probe, ids: Iterable[int]) -> None:
     unended = [row for row in rows if row[1] not in {"succeeded", "dead", "cancelled"}]
     assert not unended, f"{len(unended)} rows have not ended: {unended[:5]}"
     starts = probe.starts()
-    counted = {task_id: attempts for task_id, _, attempts, replays in rows if not replays}
+    handed_back = Counter(i for (i,) in sql(work, "SELECT task_id FROM {t}task_attempts WHERE outcome = 'interrupted'"))
+    counted = {task_id: attempts + handed_back[task_id] for task_id, _, attempts, replays in rows if not replays}
     too_often = {i: (starts[i], n) for i, n in counted.items() if starts[i] > n}
-    assert not too_often, f"begun more often than counted (starts, attempts): {too_often}"
+    assert not too_often, f"begun more often than is on record (starts, attempts): {too_often}"
     eventually(lambda: redis_ids(work) == [], message=lambda: f"left in Redis: {redis_ids(work)[:10]}")
     for worker in work.workers:
         assert worker.process.poll() in {None, 0}, worker.text()[-3000:]

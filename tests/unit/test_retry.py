@@ -43,9 +43,9 @@ class _Middle(Random):
 
 
 def test_the_default_waits_5_10_20_seconds_and_never_more_than_300() -> None:
-    policy = RetryPolicy()
+    policy = RetryPolicy(jitter=0)
 
-    assert [policy.delay(n, _Middle()) for n in range(1, 9)] == [5, 10, 20, 40, 80, 160, 300, 300]
+    assert [policy.delay(n, Random(1)) for n in range(1, 9)] == [5, 10, 20, 40, 80, 160, 300, 300]
 
 
 def test_a_list_of_delays_repeats_its_last() -> None:
@@ -75,6 +75,22 @@ def test_jitter_moves_a_delay_by_at_most_a_fifth(attempt: int, seed: int) -> Non
     moved = RetryPolicy().delay(attempt, Random(seed))
 
     assert plain * (1 - JITTER) <= moved <= plain * (1 + JITTER)
+
+
+@given(backoffs, st.floats(0, 1), attempts, st.integers())
+def test_jitter_keeps_the_cap(backoff: Any, jitter: float, attempt: int, seed: int) -> None:
+    delay = RetryPolicy(backoff=backoff, jitter=jitter).delay(attempt, Random(seed))
+
+    assert delay <= getattr(backoff, "cap", MAX_DELAY_S)
+
+
+def test_failures_at_the_cap_do_not_come_back_together() -> None:
+    rng, policy = Random(7), RetryPolicy(backoff=Exponential(2.0, 2.0, 20.0))
+
+    slots = [int(policy.delay(9, rng) * 10) for _ in range(1000)]
+
+    assert max(slots.count(slot) for slot in set(slots)) < 60
+    assert 160 <= min(slots) <= max(slots) < 200
 
 
 def test_a_thousand_failures_do_not_come_back_together() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import pytest
 import sqlalchemy as sa
@@ -12,7 +12,14 @@ import sqlalchemy as sa
 from tandemq import IN_TRANSACTION, TandemQ, TaskHandler
 from tandemq import registry as reg
 from tandemq.core.clock import SystemClock
-from tandemq.core.errors import ConfigurationError, LeaseLost, Snooze, StoreUnavailable, StoreUnknown
+from tandemq.core.errors import (
+    ConfigurationError,
+    LeaseLost,
+    Snooze,
+    StoreUnavailable,
+    StoreUnknown,
+    ValidationFailed,
+)
 from tandemq.core.lifecycle import Lost, Raised, Recorded, Snoozed, TimedOut
 from tandemq.core.task import Lease
 from tandemq.testing import run_until_idle
@@ -197,3 +204,52 @@ def test_it_runs_in_tests_of_applications_too(tandemq_app: TandemQ) -> None:
     with engine.connect() as connection:
         assert [n for (n,) in connection.exec_driver_sql("SELECT n FROM steps")] == [3, 2, 1]
     engine.dispose()
+
+
+def test_a_time_limit_that_the_handler_swallows_rolls_back_all_the_same() -> None:
+    def stubborn(tx: Any) -> str:
+        try:
+            while True:
+                time.sleep(0.001)
+        except Exception:
+            return "as if nothing had happened"
+
+    tx = FakeTransaction()
+    assert isinstance(run(stubborn, tx, limit_s=0.05), TimedOut)
+    assert tx.calls == ["broken"]
+    assert run(lambda tx: None, FakeTransaction()) == Recorded()
+
+
+def test_an_error_of_the_handlers_own_is_no_lost_lease() -> None:
+    def enqueues_elsewhere(tx: Any) -> None:
+        raise StoreUnknown("another database")
+
+    tx = FakeTransaction()
+    assert isinstance(run(enqueues_elsewhere, tx), Raised)
+    assert tx.calls == ["closed"]
+
+
+def maybe(n: int, tx: Connection | None = None): ...
+
+
+def noted(n: int, tx: Annotated[sa.Connection, "ours"]): ...
+
+
+def gathered(n: int, **tx): ...
+
+
+def open_ended(n: int, tx, **more): ...
+
+
+@pytest.mark.parametrize(("fn", "takes"), [(maybe, True), (noted, True), (gathered, False), (open_ended, True)])
+def test_a_connection_is_found_inside_an_annotation(fn: Any, takes: bool) -> None:
+    assert task_of(fn).takes_tx is takes
+
+
+def test_a_payload_cannot_bring_a_tx() -> None:
+    task = task_of(open_ended)
+    with pytest.raises(TypeError, match="worker's to give"):
+        task.bind(5, tx=5)
+    with pytest.raises(ValidationFailed, match="'tx'"):
+        task.validate({"n": 5, "tx": 5})
+    task.validate({"n": 5, "other": 5})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import closing
 from itertools import chain
 from typing import Any
 
@@ -49,19 +50,24 @@ class DiagnosingBroker:
         return RedisFacts(info=info, denied=self._denied(), masters=masters)
 
     def _denied(self) -> tuple[str, ...] | None:
-        """Rights are looked at when a command is queued; DISCARD then throws all of them away."""
-        key = self._keys.ready(Level("default", 0))
-        tried = [tuple(key if part == "k" else part for part in command) for command in _NEEDED]
-        with self._connections.use(Role.SERVE) as client:
-            pipe = client.pipeline(transaction=False)
-            for name, *rest in (("MULTI",), *tried, ("DISCARD",)):
-                # Named by bytes: redis-py would read the answer QUEUED as the command's own.
-                pipe.execute_command(name.encode(), *rest)  # type: ignore[no-untyped-call]
-            begun, *answers, _ = pipe.execute(raise_on_error=False)
-        if isinstance(begun, Exception):
-            return None
-        refused = zip(tried, answers, strict=True)
-        return tuple(command[0] for command, answer in refused if isinstance(answer, rx.NoPermissionError))
+        """Rights are looked at when a command is queued; DISCARD then throws all of them away.
+
+        One by one, and on a key that nothing uses: where MULTI itself is refused (an ACL, a proxy) nothing may follow.
+        """
+        key = self._keys.scratch
+        with self._connections.use(Role.SERVE) as pooled, closing(pooled.client()) as client:  # type: ignore[no-untyped-call]
+            # Named by bytes: redis-py would read the answer QUEUED as the command's own.
+            if isinstance(_answer_of(client, b"MULTI"), Exception):
+                return None
+            try:
+                answers = [
+                    (name, _answer_of(client, name.encode(), *[key if part == "k" else part for part in rest]))
+                    for name, *rest in _NEEDED
+                ]
+            finally:
+                _answer_of(client, b"DISCARD")
+                client.connection.disconnect()  # where DISCARD is refused it must not go back into the pool
+        return tuple(name for name, answer in answers if isinstance(answer, rx.NoPermissionError))
 
     def wrong_types(self, levels: Iterable[Level]) -> dict[str, str]:
         """See the protocol."""
@@ -121,6 +127,14 @@ def _answer(client: redis.Redis, command: str) -> Any:
         if isinstance(refused, rx.ReadOnlyError | rx.AuthenticationError):
             raise
         return None
+
+
+def _answer_of(client: redis.Redis, name: bytes, *rest: str) -> Any:
+    """The answer, or the error that it is."""
+    try:
+        return client.execute_command(name, *rest)  # type: ignore[no-untyped-call]
+    except rx.ResponseError as refused:
+        return refused
 
 
 def _cluster_size(answer: Any) -> int | None:

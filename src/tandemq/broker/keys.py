@@ -51,6 +51,11 @@ class Keys:
         """Never there: what is asked for to learn whether Redis takes writes."""
         return f"{self.namespace}:writable"
 
+    @property
+    def scratch(self) -> str:
+        """Never there either: what the doctor tries its rights on."""
+        return f"{self.namespace}:{{default}}:doctor"
+
     def generation(self, queue: str) -> str:
         """Install, epoch and rebuild state of one queue."""
         return f"{self.namespace}:{{{queue}}}:generation"

@@ -14,10 +14,12 @@ the proof that a point was reached. Unarmed, a point costs one test of a module 
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
-from collections.abc import Callable
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tandemq.core.clock import SystemClock
@@ -77,13 +79,12 @@ EVERY = 0
 class _Armed:
     point: str
     n: int
-    act: Callable[[], None]
-    passes: int = 0
+    act: Callable[[int], None]
+    passes: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
-    def passed(self) -> None:
-        self.passes += 1
-        if self.n in {EVERY, self.passes}:
-            self.act()
+    def passed(self, turn: int) -> None:
+        if self.n in {EVERY, turn}:
+            self.act(turn)
 
 
 _armed: list[_Armed] | None = None
@@ -98,16 +99,16 @@ def arm(spec: str | None, folder: str | Path | None = None) -> None:
 def arm_call(point: str, act: Callable[[], None], n: int = EVERY) -> None:
     """Call ``act`` in this process at the ``n``-th pass, beside what is armed already: for races between threads."""
     global _armed
-    _armed = [*(_armed or ()), _Armed(_known(point, point), n, act)]
+    _armed = [*(_armed or ()), _Armed(_known(point, point), n, lambda _: act())]
 
 
 def crash_point(name: str) -> None:
     """Act here if this point is armed and its turn has come; otherwise one comparison."""
     if _armed is None:
         return
-    for one in _armed:
-        if one.point == name:
-            one.passed()
+    # All count before any acts: one that raises must not make those behind it late.
+    for one, turn in [(one, next(one.passes)) for one in _armed if one.point == name]:
+        one.passed(turn)
 
 
 def _parse(spec: str, folder: Path | None) -> _Armed:
@@ -120,15 +121,13 @@ def _parse(spec: str, folder: Path | None) -> _Armed:
     if action == "barrier" and folder is None:
         raise ValueError(f"TANDEMQ_CRASH={spec!r}: a barrier needs TANDEMQ_CRASH_DIR")
     seconds = _seconds(argument, spec) if action == "sleep" else SLEEP_S
-    armed = _Armed(point, EVERY if n == "*" else int(n), lambda: None)
 
-    def act() -> None:
+    def act(turn: int) -> None:
         if folder is not None:
-            (folder / f"{point}.{os.getpid()}.{armed.passes}").touch()
+            (folder / f"{point}.{os.getpid()}.{turn}").touch()
         _act(action, seconds, folder, point)
 
-    armed.act = act
-    return armed
+    return _Armed(point, EVERY if n == "*" else int(n), act)
 
 
 def _known(point: str, spec: str) -> str:
@@ -152,7 +151,8 @@ def _act(action: str, seconds: float, folder: Path | None, point: str) -> None:
         case "kill9":
             os.kill(os.getpid(), signal.SIGKILL)
         case "stop":
-            os.kill(os.getpid(), signal.SIGSTOP)
+            # To this very thread: a signal to the process is taken by its main thread, while this one runs on past it.
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
         case "exit":
             os._exit(70)
         case "sleep":

@@ -111,6 +111,7 @@ class RetryPolicy:
         ``rng`` is used unless the policy has a ``seed``. Never raises but for what a callable backoff raises.
         """
         backoff: Backoff = self.backoff  # type: ignore[assignment]  # __post_init__ made it one
+        cap = min(backoff.cap, MAX_DELAY_S) if isinstance(backoff, Exponential | Linear) else MAX_DELAY_S
         base = min(float(backoff(attempt)), MAX_DELAY_S)
         if not base > 0:
             return 0.0
@@ -119,10 +120,8 @@ class RetryPolicy:
         rng = rng or _random
         if self.jitter == "full":
             return rng.uniform(0.0, base)
-        moved = base * (1 + self.jitter * rng.uniform(-1.0, 1.0))
-        cap = min(float(getattr(backoff, "cap", MAX_DELAY_S)), MAX_DELAY_S)
-        # What jitter moves beyond the cap is mirrored at it: cut off there, half of all would come back in one moment.
-        return moved if moved <= cap else max(0.0, 2 * cap - moved)
+        # Drawn between the two ends, not cut off at the upper one: half of those at the cap would come back together.
+        return rng.uniform(base * (1 - self.jitter), min(base * (1 + self.jitter), cap))
 
     def decision(self, exc: BaseException, attempt: int) -> Decision:
         """Whether this exception may be retried at all; the count of attempts is checked elsewhere."""

@@ -10,7 +10,7 @@ Why this finds every lost id: nothing older than it enters the level but late co
 pop of the level claims or drops one; so it becomes one of the W oldest, is not in the tail, and is pushed. It holds
 only if the window always starts at the oldest row, the status is filtered before the limit, the memory ends, and
 every level is looked at, however long its list. Why it does not flood: at most W copies per level and look, at most
-one per id and 30 s; a copy costs the worker one look-up.
+one per id and 30 s (or each time that it was seen to arrive); a copy costs the worker one look-up.
 
 Two looks count as such only 0.2 s apart or more: an id that was popped a moment ago and is not claimed yet looks
 exactly like a lost one. A level of which more than half a window is missing was wiped: it is looked at again after

@@ -111,11 +111,20 @@ class Database:
         """Run ``work`` in one READ COMMITTED transaction without locks."""
         return self._run(work, write=False, repeatable=True, lock_waits=LOCK_WAIT_TRIES, crash="")
 
-    def handlers_engine(self) -> sa.Engine:
+    def handlers_engine(self, prepare: Callable[[sa.Engine], None]) -> sa.Engine:
         """The connections that are lent to handlers; made when the first one asks (two threads may: one is kept)."""
         if self._handlers is None:
-            self._handlers = engines.build(self.url, self.clock, for_handlers=True)
+            engine = engines.build(self.url, self.clock, for_handlers=True)
+            prepare(engine)
+            self._handlers = engine
         return self._handlers
+
+    def drop_connections(self) -> None:
+        """A server that turned read-only (1290) or lost its quorum (1047) keeps its connections: all of them must go,
+        else the pools stay on the old primary after a failover.
+        """
+        for engine in self._engines():
+            self._quietly(engine.dispose)
 
     def forget_connections(self) -> None:
         """For a forked child: without a word to the server, whose sockets are the parent's."""
@@ -227,9 +236,7 @@ class Database:
             return
         self._quietly(connection.invalidate)
         if kind is Kind.GONE:
-            # A server that turned read-only (1290) or lost its quorum (1047) keeps its connections: all of the pool
-            # must go, else it stays on the old primary after a failover.
-            self._quietly(self.engine.dispose)
+            self.drop_connections()
 
     def _roll_back(self, connection: sa.PoolProxiedConnection, tx: OwnTx | None) -> None:
         if tx is None or not tx.begun:

@@ -158,11 +158,28 @@ def _prepare_mysql(dbapi_connection: Any, record: Any) -> None:
         cursor.close()
 
 
+#: Set before every handler, for the last one may have changed it. The waits for locks are the server's own: how long
+#: a handler's statement waits is not ours to say.
+HANDLERS_SESSION = {
+    "autocommit": "0",
+    "time_zone": "'+00:00'",
+    "sql_mode": "'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION'",
+    "foreign_key_checks": "1",
+    "unique_checks": "1",
+    "innodb_lock_wait_timeout": "DEFAULT",
+    "lock_wait_timeout": "DEFAULT",
+}
+
+
 def _prepare_for_handlers(dbapi_connection: Any, record: Any) -> None:
     _prepare_mysql(dbapi_connection, record)
     cursor = dbapi_connection.cursor()
-    cursor.execute("SET SESSION autocommit = 0")
-    cursor.close()
+    try:
+        cursor.execute("SET SESSION autocommit = 0")
+        cursor.execute("SELECT @@innodb_rollback_on_timeout")
+        record.info["rolls_back_on_timeout"] = bool(int(cursor.fetchone()[0]))
+    finally:
+        cursor.close()
 
 
 def _build_sqlite(url: URL, clock: Clock, common: dict[str, Any], *, begins: bool = False) -> sa.Engine:

@@ -7,6 +7,7 @@ a failed attempt, not the end of the worker.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
@@ -46,6 +47,7 @@ from tandemq.core.retry import MAX_DELAY_S, RetryPolicy, policy_of
 from tandemq.core.task import DEFAULT_TIMEOUT_S, Lease
 from tandemq.registry import CurrentTask, RegisteredTask, Registry, reset_current, set_current
 from tandemq.store.protocol import HandlerTransaction
+from tandemq.worker.forked import leave_if_forked
 from tandemq.worker.limits import TimeLimits
 from tandemq.worker.telling import Telling
 
@@ -169,14 +171,17 @@ class Executor:
             crash_point("run.before_handler")
             value = self._limits.call(self._call, limit_s, task, lease, limit_s, tx.connection)
             crash_point("run.after_handler")
+            if self._limits.fired:
+                raise TaskTimeout  # whatever the handler made of it: the promise is all or nothing
             returned = _NOTHING if value is None else self._returned(value)
-            tx.succeed(lease, returned.result, returned.note)
+            try:
+                tx.succeed(lease, returned.result, returned.note)
+            except (LeaseLost, StoreUnknown) as lost:
+                broken = isinstance(lost, StoreUnknown)
+                return Lost(failure.describe(lost), doubtful=True)
             broken = False
-        except (LeaseLost, StoreUnknown) as lost:
-            broken = isinstance(lost, StoreUnknown)
-            return Lost(failure.describe(lost), doubtful=True)
-        except Exception as exc:
-            broken = isinstance(exc, TaskTimeout)  # it may have fallen between a statement and its answer
+        except Exception:
+            broken = self._limits.fired  # it may have fallen between a statement and its answer
             raise
         finally:
             tx.close(broken=broken)
@@ -187,7 +192,13 @@ class Executor:
             payload = codec.decode(lease.payload)
         except (ValueError, RecursionError) as bad:
             raise ValidationFailed(f"the stored payload is not JSON: {bad}") from None
-        value = task.call(task.validate(payload), tx)
+        pid = os.getpid()
+        try:
+            value = task.call(task.validate(payload), tx)
+        except BaseException as exc:
+            leave_if_forked(pid, exc)
+            raise
+        leave_if_forked(pid)
         return self._loop.run(_limited(value, limit_s)) if task.is_async else value
 
     def _returned(self, value: Any) -> Returned:
@@ -222,8 +233,13 @@ class Executor:
         """Call the handler's hook; what it raises is the caller's to log."""
         task = self._registry.get(task_type)
         if task is not None:
-            value = codec.decode(payload)
-            task.on_dead_letter(task_id, value if isinstance(value, dict) else {}, error)
+            value, pid = codec.decode(payload), os.getpid()
+            try:
+                task.on_dead_letter(task_id, value if isinstance(value, dict) else {}, error)
+            except BaseException as exc:
+                leave_if_forked(pid, exc)
+                raise
+            leave_if_forked(pid)
 
     def stop(self) -> None:
         """End the helper threads."""
@@ -240,11 +256,14 @@ class _Escaped(Exception):
 
 
 async def _limited(coroutine: Coroutine[Any, Any, Any], limit_s: float | None) -> Any:
-    timer = asyncio.timeout(limit_s)
+    timer, pid = asyncio.timeout(limit_s), os.getpid()
     try:
         async with timer:
-            return await coroutine
+            value = await coroutine
+        leave_if_forked(pid)
+        return value
     except BaseException as exc:
+        leave_if_forked(pid, exc)
         if timer.expired() and isinstance(exc, TimeoutError):
             raise TaskTimeout(f"still running after its time limit of {limit_s:g} s") from None
         raise _Escaped(exc) from None

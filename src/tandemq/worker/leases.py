@@ -30,6 +30,9 @@ from tandemq.worker.process import ChildProcess
 _log = logging.getLogger("tandemq.worker")
 #: While the database is away, and when a lease is short, renewals are tried this often.
 RETRY_S = 1.0
+#: A task that had ended when its process died is handed back without a price unless that has been done so often: one
+#: that kills its process just after its handler has returned must come to an end as well.
+GIVEN_BACK_MOST = 3
 #: Between two tries to end leases, and the longest sleep of the ender when nothing wakes it.
 END_AGAIN_S, IDLE_S = 0.1, 60.0
 
@@ -142,7 +145,8 @@ class Ending:
     Waiting tasks are handed back. Begun ones: interrupted if the process was stopped on purpose; of a process that
     was killed for a culprit the culprit timed out and its neighbours are handed back; otherwise all of them are lost,
     for any of them may have killed it. One whose handler had ended is handed back too while there is such a suspect,
-    which pays with an attempt: without one it is the suspect (a thread that it left behind, the memory it took).
+    which pays with an attempt: without one, or after some hand-backs, it is a suspect itself (a thread that it left
+    behind, the memory it took).
     """
 
     def __init__(
@@ -162,9 +166,11 @@ class Ending:
     def judge(self, lease: Lease) -> Verdict:
         """``decide``, by the row and the shared memory alone."""
         attempt = Attempt(lease.attempt, lease.max_retries)
-        return decide(attempt, self._outcome(lease.id), policy_of(lease.options), self._rng)
+        # ``fence`` rises with every claim, ``attempt`` falls back with every hand-back (and begins anew at a replay).
+        outcome = self._outcome(lease.id, lease.fence - lease.attempt)
+        return decide(attempt, outcome, policy_of(lease.options), self._rng)
 
-    def _outcome(self, task_id: int) -> Outcome:
+    def _outcome(self, task_id: int, given_back: int) -> Outcome:
         state = self._states.get(task_id, State.WAITING)
         if state not in {State.BEGUN, State.ENDED}:
             return Interrupted(False, failure("Interrupted", "its process ended before it began"))
@@ -174,7 +180,7 @@ class Ending:
             return TimedOut(failure("TaskTimeout", "still running after its time limit; its process was replaced"))
         if self._culprits or self._interrupted:
             return Interrupted(True, failure("Interrupted", "its process was stopped while it ran"))
-        if state is State.ENDED and self._others_ran:
+        if state is State.ENDED and self._others_ran and given_back < GIVEN_BACK_MOST:
             return Interrupted(
                 True, failure("ResultLost", "it had ended, but its process died before that was written")
             )

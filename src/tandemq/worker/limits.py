@@ -41,6 +41,8 @@ class _Entry:
     thread_id: int
     due: float = _NEVER
     fired: bool = False
+    #: Of the last call: its time was up, whatever it made of the TaskTimeout.
+    has_fired: bool = False
     # A bare lock: entering it is one C call, so a TaskTimeout cannot fall between taking it and the body.
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -61,9 +63,10 @@ class TimeLimits:
 
     def call(self, fn: Callable[..., Any], limit_s: float | None, *args: Any) -> Any:
         """Run ``fn(*args)`` here; TaskTimeout if it takes longer. None is ever raised after this returned."""
+        entry = self._mine.entry
+        entry.has_fired = False
         if limit_s is None:
             return fn(*args)
-        entry = self._mine.entry
         if self._thread is None:
             self._start_watching()  # before anything can be raised here
         try:
@@ -75,6 +78,11 @@ class TimeLimits:
             return fn(*args)
         finally:
             _close(entry)
+
+    @property
+    def fired(self) -> bool:
+        """Whether the last call in this thread ran into its limit, also if it caught the TaskTimeout."""
+        return self._mine.entry.has_fired
 
     def _start_watching(self) -> None:
         with self._start:
@@ -116,6 +124,7 @@ def _close(entry: _Entry) -> None:
             with entry.lock:
                 entry.due = _NEVER
             if entry.fired:
+                entry.has_fired = True
                 _set_async_exc(entry.thread_id, None)
                 entry.fired = False
             return
