@@ -16,7 +16,8 @@ LEFT_OUT = {
     r"SELECT @@(tx_isolation|transaction_isolation|sql_mode|lower_case_table_names|max_allowed_packet|version)",
     "the benchmark itself": r"/\* benchmark \*/|SET GLOBAL|TRUNCATE mysql",
     "migrations, once per process": r"SELECT name FROM tandemq_migrations",
-    "defaults of the queues, now and then": r"SELECT queue, max_retries FROM tandemq_queues",
+    "policies of the queues, now and then": r"SELECT queue, max_retries, policy FROM tandemq_queues",
+    "the reconciler's look for open replay runs": r"SELECT .* FROM tandemq_replay_runs\b",
     "install id and epoch, once per process": r".* tandemq_meta\b",
     "renewals of leases": r"UPDATE tandemq_claims SET expires_at|SELECT id FROM tandemq_tasks WHERE id IN \(N\.\.\)"
     r" AND cancel_requested_at >",

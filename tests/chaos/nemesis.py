@@ -4,7 +4,7 @@ workers    every crash point of a worker by kill9, and after each the rest of th
            (F1, F3); SIGTERM under load (F22); SIGSTOP beyond the lease, then SIGCONT (F16); a clock an hour off (F19)
 healers    three movers and reconcilers that all lead (F18), killed at crash points (F3), killed, stopped (F2, F17)
 producers  killed at their crash points and at random (F2, F3)
-operators  cancel, replay, prune, killed at their crash points (F3)
+operators  cancel, replay, prune, purge, killed at their crash points (F3)
 servers    ``faults.Faults`` (F4 to F14, F17)
 """
 
@@ -26,7 +26,7 @@ from tests.chaos.workers import WorkerLane
 
 HEALERS = ("promote.", "expire.", "repush.", "rebuild.")
 PRODUCERS = ("enqueue.",)
-OPERATORS = ("cancel.", "replay.", "prune.")
+OPERATORS = ("cancel.", "replay.", "prune.", "purge.")
 TOGETHER = "F18 movers and reconcilers without a leader"
 #: What no table of ``Faults`` names and every run does.
 ALWAYS = (

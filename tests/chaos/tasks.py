@@ -154,5 +154,6 @@ EXPECTED = {
     "corrupt": Expectation(kind="corrupt", ends=("dead",), most=0, effect=False),
     "once": Expectation(kind="once", ends=("done", "dead"), most=1, limit=1),
     "cancelled": Expectation(kind="cancelled", limit=RETRIES + 1),
+    "purged": Expectation(kind="cancelled", limit=RETRIES + 1, prunable=True),
     "link": Expectation(kind="link", limit=RETRIES + 1, effect=False),
 }

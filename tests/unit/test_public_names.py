@@ -78,6 +78,7 @@ APP = [
     "producer",
     "prune",
     "push",
+    "queues",
     "registry",
     "settings",
     "stats",
