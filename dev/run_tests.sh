@@ -48,7 +48,7 @@ step pytest on_pymysql -m "$selection" "$@"
 no_fast=''
 if [ -z "$selection" ]; then
     if said=$(sh dev/provide_fast.sh 2>&1 >&3); then
-        step pytest-fast on_fast -m servers tests/contract tests/crash tests/integration/test_worker.py
+        step pytest-fast on_fast -m servers tests/contract tests/crash/test_tx_points.py tests/integration/test_worker.py
     else
         printf '%s\n' "$said"
         no_fast="the tests on tandemq[fast] did not run: $(printf '%s\n' "$said" | tail -n 1)"

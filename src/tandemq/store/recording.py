@@ -65,7 +65,8 @@ class RecordingStore(StoreBase):
             owner = f"SELECT holder FROM {self.sql.leaders} WHERE role = {d.p}"
             if tx.one(owner, [role]) is None:
                 tx.write(create, [role, holder, micros(lease_s)])
-            return bool(tx.one(owner, [role])[0] == holder)
+            row = tx.one(owner, [role])
+            return row is not None and row[0] == holder  # None: somebody empties the table
 
         return self.db.write(work, repeatable=True)
 
