@@ -34,7 +34,8 @@ def whole_file(path: str | Path) -> Iterator[IO[str]]:
         return
     part = target.with_name(f"{target.name}.part")
     try:
-        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        part.unlink(missing_ok=True)  # of a killed export, or somebody's link: what is opened is ours and new
+        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(fd, "w", encoding="ascii") as stream:
             yield stream
             stream.flush()

@@ -78,8 +78,8 @@ class Explanation:
         now = self._links.store.now()
         if task.expires_at is not None and task.expires_at <= now:
             return f"was to start before {rfc3339(task.expires_at)}, did not, and is about to be dead (expired)"
-        if task.error_type == UNKNOWN:
-            since = (task.last_error or "").partition(_SINCE)[2] or rfc3339(task.updated_at)
+        if task.error_type == UNKNOWN and _SINCE in (task.last_error or ""):  # else a replay of what was buried for it
+            since = (task.last_error or "").partition(_SINCE)[2]
             look = f"next look at {rfc3339(task.run_at)}" if task.run_at > now else "it is about to be looked at again"
             return f"waits since {since} for a worker that knows its type {task.task_type!r}, {look}"
         if task.run_at > now:

@@ -128,7 +128,10 @@ def _options(new: NewTask, policy: RetryPolicy | None, of_queue: QueuePolicy | N
         options |= policy_options(new.retry, whole=True)
     else:
         options |= of_queue.options if of_queue is not None else {}
-        options |= policy_options(policy) if policy is not None else {}
+        if policy is not None:
+            if backoff_spec(as_backoff(policy.backoff)) is None:
+                options.pop("backoff", None)  # the task's own is code, and wins
+            options |= policy_options(policy)
     if new.backoff is not None:
         options["backoff"] = _spec(new.backoff)
     return encode(options, "options") if options else ""

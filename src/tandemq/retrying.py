@@ -29,8 +29,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 K = TypeVar("K", bound=Hashable)
 _log = logging.getLogger("tandemq.retrying")
-#: ``retry_all`` runs so many functions at once.
-CONCURRENTLY = 32
 #: Of the exceptions before the last so many are told in its notes.
 MAX_NOTES = 10
 
@@ -248,9 +246,10 @@ def retry(
 
 def retry_all(
     fns: Mapping[K, Callable[[], R]], policy: RetryPolicy | None = None, *, executor: RetryExecutor | None = None,
-    concurrently: int = CONCURRENTLY,
+    concurrently: int | None = None,
 ) -> dict[K, R]:  # fmt: skip
-    """Call all functions at once, in threads, each under the policy; their results by key, in the order given.
+    """Call all functions at once, in a thread each (``concurrently``: at most so many), each under the policy; their
+    results by key, in the order given.
 
     Raises RetriesFailed once all have ended, if any failed for good: it names every key and carries ``.results`` and
     ``.errors``.
@@ -260,7 +259,7 @@ def retry_all(
     errors: dict[K, BaseException] = {}
     if not fns:
         return results
-    with ThreadPoolExecutor(max(1, min(concurrently, len(fns))), thread_name_prefix="tandemq-retry") as pool:
+    with ThreadPoolExecutor(concurrently or len(fns), thread_name_prefix="tandemq-retry") as pool:
         futures = {key: pool.submit(by.execute, fn, policy) for key, fn in fns.items()}
         for key, future in futures.items():
             try:

@@ -99,9 +99,12 @@ class Types:
             if type(name) is not str or self._of(name) not in self._exact or codec.is_plain(value):
                 return value
             try:
-                return _lists(self._to_builtins(value, str_keys=True, enc_hook=foreign))
+                built = _lists(self._to_builtins(value, str_keys=True, enc_hook=foreign))
+                if encoder is not None and self._fit is not None and not self._is_whole:
+                    self._fit({name: built})  # else the application's encoder may make what the annotation asks for
             except Exception:
                 return value
+            return built
 
         return {name: lowered(name, value) for name, value in payload.items()}
 

@@ -303,3 +303,16 @@ class TestOnMySql:
 
 def _lock_name(url: str) -> str:
     return "tandemq:" + hashlib.sha256(f"{url.rpartition('/')[2]}.tandemq_".encode()).hexdigest()[:40]
+
+
+def test_what_is_printed_for_an_older_database_is_what_it_lacks(settings: Settings) -> None:
+    dialect = "sqlite" if settings.database_url.startswith("sqlite") else "mysql"
+    run(settings, *statements(render(settings, dialect, ["0001_tasks"])))
+    assert pending(settings) == ALL[1:]
+    environ = {**os.environ, "TANDEMQ_DATABASE_URL": settings.database_url, "TANDEMQ_REDIS_URL": "redis://nowhere"}
+    out = subprocess.run(
+        [sys.executable, "-m", "tandemq", "migrate", "--sql"], env=environ, capture_output=True, text=True, check=True
+    ).stdout
+    assert "CREATE TABLE IF NOT EXISTS tandemq_tasks" not in out
+    run(settings, *statements(out))
+    assert pending(settings) == []

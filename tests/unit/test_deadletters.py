@@ -249,3 +249,16 @@ def test_a_filter_survives_json(app: TandemQ, tandemq_clock: FakeClock) -> None:
     )
     assert Filter.from_json(json.loads(json.dumps(where.to_json()))) == where
     assert (Filter().narrows, Filter(reason="timeout").narrows) == (False, True)
+
+
+@pytest.mark.parametrize("name", ["error_text", "error_type", "worker_id"])
+def test_an_empty_text_is_not_every_task(tandemq_app: TandemQ, name: str) -> None:
+    """A shell variable that was not set: ``dead purge --error "$MSG" --yes``."""
+    where = Filter(**{name: ""})
+    for attempt in (
+        lambda: tandemq_app.dead.purge(where=where),
+        lambda: tandemq_app.dead.search(where),
+        lambda: tandemq_app.dead.replay(where=where),
+    ):
+        with pytest.raises(InvalidTask, match=f"{name} is empty"):
+            attempt()

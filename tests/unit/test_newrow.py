@@ -291,3 +291,12 @@ def test_code_does_not_travel_with_a_row(retry: Any, names: str) -> None:
     with pytest.raises(InvalidTask, match=names) as refused:
         CHECKS.row(NewTask("t", {}, retry=retry), None)
     assert refused.value.field == "retry"
+
+
+def test_a_queues_backoff_does_not_replace_one_that_is_code() -> None:
+    slow = Checks(
+        NOW, 1000, {"slow": QueuePolicy(None, {"backoff": {"kind": "constant", "delay": 600.0}, "jitter": 0.5})}
+    )
+    of_task = RetryPolicy(backoff=lambda n: 1.0)
+    row = slow.row(NewTask("t", {}, queue="slow"), task(retry=of_task))
+    assert policy_of(row.options, of_task) == replace(of_task, jitter=0.5)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tandemq import Filter, TandemQ
+from tandemq import Filter, InvalidTask, TandemQ
 from tandemq.core import crash
 from tandemq.core.errors import StoreUnavailable
 from tandemq.reconciler import Reconciler
@@ -62,6 +62,59 @@ def test_a_mended_cause_lets_all_through(app: TandemQ) -> None:
     assert summary(answer) == (30, 0, 0, 0, "done")
     run_until_idle(app)
     assert states(app, ids) == {"succeeded": 30}
+
+
+def test_a_sample_that_somebody_else_has_taken_says_nothing(app: TandemQ, tandemq_clock: FakeClock) -> None:
+    """Another one is drawn, as long as there is something to draw from."""
+    ids = bury(app, 20)
+    taken: list[int] = []
+
+    def take(run: ReplayRun) -> None:
+        chosen = [item.task_id for item in app.dead.replays.items(run.id, "waiting") if item.is_canary]
+        if chosen and not taken:
+            taken.extend(chosen)
+            app.store.replay(chosen)
+        run_until_idle(app)
+
+    answer = app.dead.replay(where=EVERY, limit=20, canary=1, on_progress=take)
+    assert taken
+    assert answer.state == "paused"
+    assert answer.moved == 1  # the second sample, which died again
+    assert sum(lives(app, ids)) == 2
+
+
+def test_one_that_somebody_else_replayed_since_had_died(app: TandemQ, tandemq_clock: FakeClock) -> None:
+    ids = bury(app, 20)
+    again: list[int] = []
+
+    def replay_once_more(run: ReplayRun) -> None:
+        run_until_idle(app)
+        moved = [i for i, n in zip(ids, lives(app, ids), strict=True) if n == 1]
+        if moved and not again:
+            again.extend(moved)
+            app.store.replay(moved)
+
+    answer = app.dead.replay(where=EVERY, canary=2, on_progress=replay_once_more)
+    assert again
+    assert answer.state == "paused"
+    assert answer.moved == 2
+
+
+def test_only_a_process_that_knows_the_handlers_edits(app: TandemQ, tandemq_clock: FakeClock) -> None:
+    bury(app, 3)
+    with pytest.raises(InvalidTask, match="edit and detach"):
+        app.dead.replay(where=EVERY, edit={"city": "Bern"}, detach=True)
+
+    def die(_: ReplayRun) -> None:
+        raise Killed
+
+    with pytest.raises(Killed):
+        app.dead.replay(where=EVERY, edit={"city": "Bern"}, rate="1/s", on_progress=die)
+    reconciler = Reconciler(app.store, app.broker, tandemq_clock, Random(1), app.settings, "leader")
+    for _ in range(20):
+        tandemq_clock.advance(max(1.0, reconciler.step()))
+    (run,) = app.dead.replays.list(limit=10)
+    assert (run.state, "application loaded" in run.note or "application is loaded" in run.note) == ("paused", True)
 
 
 def test_some_failures_are_borne(app: TandemQ) -> None:

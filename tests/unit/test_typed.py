@@ -20,6 +20,7 @@ import pytest
 
 from tandemq import Filter, InvalidTask, InvalidType, NewTask, TandemQ, TaskHandler, ValidationFailed
 from tandemq.core import codec
+from tandemq.newrow import Checks
 from tandemq.registry import RegisteredTask, TaskOptions
 from tandemq.testing import run_until_idle
 
@@ -505,3 +506,14 @@ def test_the_library_is_imported_by_the_first_check_only() -> None:
         text=True, check=True,
     )  # fmt: skip
     assert done.stdout.split() == ["False", "True"]
+
+
+def test_an_encoder_is_asked_where_the_annotation_wants_what_it_makes() -> None:
+    def pay(price: float) -> None: ...
+
+    def encoder(value: Any) -> Any:
+        return float(value) if isinstance(value, Decimal) else value
+
+    checks = Checks(datetime(2030, 1, 1, tzinfo=UTC), 1000, {}, encoder)
+    task = RegisteredTask.of(pay, TaskOptions(name="pay"))
+    assert checks.row(NewTask("pay", {"price": Decimal("1.5")}), task).payload == '{"price":1.5}'

@@ -6,13 +6,26 @@ import click
 
 from tandemq.cli import exits, flags, output
 from tandemq.cli.session import Session, pass_session
+from tandemq.core.errors import TandemQError
+from tandemq.core.settings import Settings
+from tandemq.store.migrate import files, pending, render
 from tandemq.store.migrate import migrate as apply
-from tandemq.store.migrate import pending, render
+
+
+def _missing(settings: Settings) -> list[str] | None:
+    """What a database lacks that has some of it; None, for everything, where it has none or all, or cannot be asked."""
+    if not settings.database_url:
+        return None
+    try:
+        names = pending(settings)
+    except TandemQError:
+        return None
+    return names if 0 < len(names) < len(files("mysql")) else None
 
 
 @click.command()
 @click.option("--check", is_flag=True, help="Apply nothing; exit code 1 if something is pending.")
-@click.option("--sql", "as_sql", is_flag=True, help="Apply nothing; print the SQL for a DBA to run.")
+@click.option("--sql", "as_sql", is_flag=True, help="Apply nothing; print the SQL for a DBA to run (what is missing).")
 @flags.as_json
 @pass_session
 def migrate(session: Session, /, check: bool, as_sql: bool, as_json: bool) -> int:
@@ -22,7 +35,8 @@ def migrate(session: Session, /, check: bool, as_sql: bool, as_json: bool) -> in
     settings = session.app.settings
     if as_sql:
         # Without any URL, too: who prints SQL for a DBA is not after the embedded default.
-        text = render(settings, "sqlite" if settings.database_url.startswith("sqlite") else "mysql")
+        dialect = "sqlite" if settings.database_url.startswith("sqlite") else "mysql"
+        text = render(settings, dialect, _missing(settings))
         if as_json:
             output.document({"sql": text})
         else:

@@ -14,10 +14,14 @@ from tandemq.store.runs import ACTIVE, RunState
 TURN_S, AT_ONCE = 0.25, 20
 #: How often somebody looks for runs that nobody carries out.
 LOOK_S = 2.0
+#: Said of a run that edits payloads and has lost its process.
+EDITS = (
+    "its process is gone, and only one that knows the handlers may edit: continue it where the application is loaded"
+)
 
 
 class Keeper:
-    """``turn`` is bounded in time. It knows no handlers: edited payloads are validated by the worker."""
+    """``turn`` is bounded in time. It knows no handlers, so it leaves runs that edit payloads to ``continue``."""
 
     def __init__(self, store: Store, push: Push, clock: Clock, holder: str, max_payload_bytes: int) -> None:
         self._store, self._push, self._clock, self._holder = store, push, clock, holder
@@ -58,6 +62,10 @@ class Keeper:
             except Exception as error:  # orders of another release, or another program's
                 self._give_up(run.id, error, alarm)
             else:
+                if runner.edits:
+                    # Nobody here knows the handlers, whose validation decides what may be edited.
+                    self._store.turn_run(run.id, ACTIVE, RunState.PAUSED, note=EDITS)
+                    continue
                 self._runners[run.id], self._due[run.id] = runner, self._clock.monotonic()
 
     def _ready(self) -> list[int]:

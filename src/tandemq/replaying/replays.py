@@ -64,6 +64,10 @@ class Replays:
         wanted = None if ids is None else sorted({_task_id(i) for i in ids}, reverse=True)
         if options.get("dry_run"):
             return self._count(wanted, where, orders.limit)
+        if options.get("detach") and orders.edit is not None:
+            raise InvalidTask(
+                "edit and detach exclude each other: only a process that knows the handlers may edit", field="detach"
+            )
         is_run = wanted is None or len(wanted) > PAGE or not orders.is_plain or options.get("detach")
         if wanted is not None and not is_run:
             # A row that the database refuses must not stop the others: a run finds out which it is.

@@ -172,6 +172,11 @@ class Runner:
         self._sampling = None
         return self._turn(RunState.CANARY)
 
+    @property
+    def edits(self) -> bool:
+        """Whether it changes payloads."""
+        return self._orders.edit is not None
+
     # moving
 
     def _try_canary(self) -> float:
@@ -244,6 +249,10 @@ class Runner:
         if ends.died > bound * ends.n:
             # A new sample is drawn if it is told to go on: what was tried says nothing about a mended cause.
             return self._blow(ends.died, ends.n, RunState.SELECTING)
+        if ends.n == 0 and self.run.left > 0:
+            return self._turn(
+                RunState.SELECTING
+            )  # none of the sample could be moved: it says nothing, another is drawn
         if ends.ended >= ends.n:
             return self._turn(RunState.RUNNING)
         if self.run.wait_is_over:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tandemq.core.errors import InvalidTask
 from tandemq.core.lifecycle import ENDED, Status
 from tandemq.core.task import FailedAttempt, Level, Task
 from tandemq.store import payloads
@@ -27,6 +28,8 @@ SHORT_STRETCH = 2_000
 LONG_STRETCH = 30_000
 #: Entries of the open index that may be sorted for a page: 20 to 60 ms.
 SORTED_ENTRIES = 120_000
+#: An empty one is a shell variable that was not set, not a wish for everything.
+_TEXTS = ("error_text", "error_type", "worker_id")
 #: Ranges of the index that a statement may name.
 MAX_RANGES = 50
 #: Rows that are looked up one by one for a page: 5 ms, or 200 where each has to come from the disk.
@@ -230,6 +233,9 @@ def conditions(where: Filter, d: Dialect) -> tuple[list[str], list[Any]]:
         if value is not None:
             tests.append(f"t.{column} = {d.p}")
             values.append(value)
+    for name in _TEXTS:
+        if getattr(where, name) == "":
+            raise InvalidTask(f"{name} is empty: every task would fit", field=name)
     if where.error_text is not None:
         tests.append(f"INSTR(t.last_error, {d.p}) > 0")
         values.append(where.error_text)

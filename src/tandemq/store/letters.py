@@ -98,7 +98,10 @@ class LettersStore(PruningStore):
                 found += tx.rows(sql, [*behind, *last, *values])
                 if end is not None:
                     return found, at._replace(run_at=end[0], task_id=end[1])
-                left -= int(tx.one(self.queries.length_of_ended_stretch(ENDED[status]), [*behind, left])[0])
+                # One may have died between the two statements: not less than one is left.
+                left = max(
+                    1, left - int(tx.one(self.queries.length_of_ended_stretch(ENDED[status]), [*behind, left])[0])
+                )
                 at = self._next_level(tx, rule, at)
             return found, None
 

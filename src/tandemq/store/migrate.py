@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -59,15 +59,16 @@ def statements(text: str) -> list[str]:
     return [part.strip() for part in re.split(r";[ \t]*(?:\n|$)", kept) if part.strip()]
 
 
-def render(settings: Settings, dialect: str) -> str:
-    """All migrations as one script that a DBA can run by hand, records included."""
+def render(settings: Settings, dialect: str, only: Collection[str] | None = None) -> str:
+    """All migrations (or ``only`` those) as one script that a DBA can run by hand, records included."""
     parts = [
         f"-- tandemq schema for {dialect}, tables {settings.table_prefix}*. Apply to an empty or a tandemq database.\n"
     ]
     if dialect == "mysql":
         parts.append("SET NAMES utf8mb4;\n")
-    for migration in files(dialect):
-        record = f"INSERT INTO {settings.table_prefix}migrations (name) VALUES ('{migration.name}');\n"
+    for migration in [m for m in files(dialect) if only is None or m.name in only]:
+        ignore = "OR IGNORE" if dialect == "sqlite" else "IGNORE"
+        record = f"INSERT {ignore} INTO {settings.table_prefix}migrations (name) VALUES ('{migration.name}');\n"
         parts += [migration.text(settings.table_prefix).rstrip() + "\n", record]
     return "\n".join(parts)
 

@@ -136,22 +136,28 @@ class ReplayingStore(RunsStore):
         return self.db.write(work, repeatable=True, crash="replay.before_commit")
 
     def ends_of(self, run: ReplayRun, *, canary: bool, limit: int) -> Ends:
-        """How the tasks fare that were moved since ``watch_from``, at most ``limit``, youngest first.
+        """How the tasks fare that were moved since ``watch_from``: ``limit`` of them, evenly.
 
-        Replayed once more since then, or gone by retention: it has ended. Dead again in this life: it has died.
+        (At a high rate none of the youngest can have died yet.)
+
+        Gone by retention: it has ended. Dead again in this life, or replayed once more since then, which only a dead or
+        cancelled one can be: it has died.
         """
         p = self.db.dialect.p
+        modulo = "%" if self.db.dialect.name == "sqlite" else "%%"  # the drivers of MySQL format the text
         final = ", ".join(f"'{s}'" for s in Status if s in FINAL)
         of_canary = " AND is_canary = 1" if canary else ""
         sql = (
             "SELECT COUNT(*),"
             f" SUM(CASE WHEN t.id IS NULL OR t.status IN ({final}) OR t.replays > i.replays THEN 1 ELSE 0 END),"
-            f" SUM(CASE WHEN t.status = '{Status.DEAD}' AND t.replays = i.replays THEN 1 ELSE 0 END)"
+            f" SUM(CASE WHEN t.replays > i.replays OR (t.status = '{Status.DEAD}' AND t.replays = i.replays)"
+            " THEN 1 ELSE 0 END)"
             f" FROM (SELECT task_id, replays FROM {self.sql.replay_items} WHERE run_id = {p} AND outcome = 'moved'"
-            f" AND updated_at >= {p}{of_canary} ORDER BY task_id DESC LIMIT {p}) i"
+            f" AND updated_at >= {p}{of_canary} AND task_id {modulo} {p} = 0 ORDER BY task_id LIMIT {p}) i"
             f" LEFT JOIN {self.sql.tasks} t ON t.id = i.task_id"
         )
-        n, ended, died = self.db.read(lambda tx: tx.one(sql, [run.id, stamp(run.watch_from), limit]))
+        every = 1 if canary else max(1, -(-run.moved // limit))
+        n, ended, died = self.db.read(lambda tx: tx.one(sql, [run.id, stamp(run.watch_from), every, limit]))
         return Ends(int(n), int(ended or 0), int(died or 0))
 
     def _waiting(self, tx: Tx, run_id: int, ids: Sequence[int]) -> list[int]:
