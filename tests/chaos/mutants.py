@@ -46,7 +46,8 @@ MUTANTS = [
     Mutant("no fence in the finish", "zombie_finishes", "wrong_winner", ((
         "store/statements.py", 'return f"{where} AND lease_token = {int(tokens.pop())}"', "return where"),)),
     Mutant("a handler's own transaction is committed although the lease is lost", "zombie_commits", "links", ((
-        "store/handling.py", "if done.rowcount != 1:", "if done.rowcount > 1:"),)),
+        "store/handling.py", "if self._finish(lease, result, note) != 1:",
+        "if self._finish(lease, result, note) > 1:"),)),
     Mutant("claim without the status guard", "copies", "over_most", ((
         "store/statements.py", 'f" AND {sources(Event.CLAIM)} AND run_at <= {self.d.now} ORDER BY id',
         'f" AND run_at <= {self.d.now} ORDER BY id'),)),

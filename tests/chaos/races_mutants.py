@@ -93,7 +93,7 @@ MUTANTS = (
     ),
     Mutant("store/leasing.py", "else gone.append(lease.id))", "else None)", ("prune x late finish",)),
     Mutant(
-        "store/handling.py", "if done.rowcount != 1:", "if False:",
+        "store/handling.py", "if self._finish(lease, result, note) != 1:", "if self._finish(lease, result, note) > 1:",
         ("transaction x rescue", "transaction x transaction of a zombie"),
     ),
     # handing back: not pushed, not closed for good, not waited for, of somebody else

@@ -76,8 +76,9 @@ class TaskTransaction:
 
     def close(self, *, broken: bool = False) -> None:
         """Roll back what was not committed. ``broken``: an exception fell into the middle of a statement, perhaps."""
-        self.connection.info.pop(_TX, None) if not self.connection.closed else None
         with contextlib.suppress(*ERRORS):
+            if not (self.connection.closed or self.connection.invalidated):
+                self.connection.info.pop(_TX, None)  # of an invalidated one it is gone, and asking would connect anew
             if broken or self._refused or self._has_hung_up():
                 # The pool would hand on an open transaction, or log an error of its own about a dead connection.
                 self.connection.invalidate()
