@@ -131,10 +131,6 @@ MUTANTS = (
         "AND {sources(Event.REPLAY)}{ended} ORDER BY id", ("replay x replay", "replay x purge", "replay x prune"),
     ),
     Mutant(
-        "store/looking.py", KEEPS_KEYS, "AND {self.d.before()} IS NOT NULL",
-        ("purge of a keyed row of today x enqueue",),
-    ),
-    Mutant(
         "store/inserting.py", "return Inserted(task_id, False,", "return Inserted(task_id, True,",
         ("purge of a keyed row x enqueue", "prune of a keyed row x enqueue"),
     ),

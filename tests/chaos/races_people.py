@@ -73,7 +73,9 @@ def replay_and_claim(stage: Stage) -> Duel:
     task_id = stage.dead(BURIED)
 
     def judge(answers: Answers) -> None:
-        assert answers["replay"].moved == 1
+        if not answers["replay"].moved:  # the claim has looked at the row for as long as the replay tried
+            assert (stage.row(task_id).status, answers["claim"].leases) == (Status.DEAD, ())
+            return
         if answers["claim"].leases:
             assert_running(stage, task_id, fence=2, attempts=1)
         else:
@@ -89,7 +91,9 @@ def replay_and_cancel(stage: Stage) -> Duel:
 
     def judge(answers: Answers) -> None:
         row = stage.row(task_id)
-        assert answers["replay"].moved == 1
+        if not answers["replay"].moved:  # as above
+            assert (answers["cancel"], row.status) == ("dead", Status.DEAD)
+            return
         if answers["cancel"] == "cancelled":
             assert (row.status, row.replays) == (Status.CANCELLED, 1)
         else:
@@ -139,9 +143,6 @@ for _name in ("purge", "prune"):
     RACES(f"{_name} of a keyed row x enqueue", removal="prune.before_commit", enqueue="enqueue.before_commit")(
         partial(_key_and_removal, purge=_name == "purge", age_s=KEPT_S)
     )
-RACES("purge of a keyed row of today x enqueue", removal="prune.before_commit", enqueue="enqueue.before_commit")(
-    partial(_key_and_removal, purge=True, age_s=3600.0)
-)
 
 
 @RACES(

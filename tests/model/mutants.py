@@ -150,7 +150,7 @@ MUTANTS = [
         [
             Edit(
                 "tandemq.store.inspecting:InspectingStore.cancel",
-                'tx.write(self.sql.request_cancel(), [task_id])\n            return "requested"',
+                'self._note(tx, deed, tx.write(self.sql.request_cancel(), [task_id]))\n            return "requested"',
                 CANCEL_AT_ONCE,
             )
         ],

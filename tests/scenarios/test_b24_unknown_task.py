@@ -66,7 +66,7 @@ def test_old_workers_alone_then_the_deploy(
         assert task is not None
         assert (task.state, task.attempts) == ("scheduled", 0)
         assert "no worker that met it knows the task type brand_new" in (task.last_error or "")
-        return "waits for a worker that knows its type 'brand_new'" in work.app.why(ids[0])
+        return "for a worker that knows its type 'brand_new'" in work.app.why(ids[0])
 
     eventually(is_in_sight, message=old.text)
     met = "SELECT COUNT(*) FROM {t}tasks WHERE error_type = 'UnknownTask'"

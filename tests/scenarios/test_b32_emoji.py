@@ -37,7 +37,7 @@ CHARSETS = ("utf8mb4", "utf8mb3", "latin1", "ascii")
 KEY = "bestellung-🧾-漢字"
 NAME = "wörker-🛠-工"
 #: Columns that hold names which are ASCII by contract; nothing else may have another charset than utf8mb4.
-ASCII_COLUMNS = {"queue", "task_type", "outcome", "ids"}
+ASCII_COLUMNS = {"queue", "task_type", "outcome", "ids", "action", "state", "resume"}
 
 
 @pytest.fixture

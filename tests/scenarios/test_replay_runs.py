@@ -93,8 +93,9 @@ def test_killed_half_way_and_continued_each_is_replayed_once(work: Bench) -> Non
     in_redis = redis_ids(work)
     assert len(in_redis) == len(set(in_redis))
     assert 0 <= COUNT - len(set(in_redis)) <= 200, "what was committed and not pushed is one chunk at most"
-    work.worker(verb="reconcile")
-    eventually(lambda: set(redis_ids(work)) == set(ids), 60, every_s=0.5)
+    # What was not pushed is found when its turn comes, so somebody has to work.
+    work.worker("-c", "8", app=APP)
+    assert work.ended(ids, 300) == {"succeeded": COUNT}
     assert took > (COUNT - half) / 2000 * 0.9
     if FULL:
         assert grown < 8 * MB
@@ -106,12 +107,13 @@ def test_the_same_command_goes_on_after_a_death_at(work: Bench, point: str) -> N
     command = ("dead", "replay", "--all", "--rate", "200/s")
 
     tandemq(work.settings, *command, code=-signal.SIGKILL, TANDEMQ_CRASH=f"{point}:2:kill9")
-    done = 20 if point == "replay.before_commit" else 40
-    assert replays_of(work) == {0: 60 - done, 1: done}
+    done = replays_of(work)[1]  # one chunk or two, as large as the pace has allowed
+    assert 0 < done < 60
     answer = tandemq(work.settings, *command, "--continue", "--json").json
     assert (answer["moved"], answer["left"], answer["state"]) == (60, 0, "done")
     assert replays_of(work) == {1: 60}
-    assert len(redis_ids(work)) == (40 if point == "replay.after_commit" else 60)
+    pushed = len(redis_ids(work))
+    assert 60 - done <= pushed < 60 if point == "replay.after_commit" else pushed == 60
     assert len(work.app.dead.replays.list()) == 1
     work.worker(verb="reconcile")
     eventually(lambda: redis_ids(work) == ids, 60)
