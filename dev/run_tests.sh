@@ -13,7 +13,8 @@ step() {
     "$@" || failed="$failed $name"
 }
 
-# By file, three at a time (much of a test is waiting): each process has servers of its own. One Redis from elsewhere is shared, and emptied by each test.
+# By file, three at a time (much of a test is waiting): each process has servers of its own.
+# One Redis from elsewhere is shared, and emptied by each test.
 jobs=${TANDEMQ_TEST_JOBS:-3}
 [ -z "${TANDEMQ_TEST_REDIS_URL:-}" ] || jobs=0
 

@@ -100,7 +100,7 @@ def test_make_test_fast_runs_everything_or_fails(checkout: Path) -> None:
     _program(checkout / "dev" / "provide_fast.sh", "exit 0")
     assert _run(checkout / "dev" / "run_tests.sh", "--fast").returncode == 0
     (ran,) = (checkout / "ran").read_text().splitlines()
-    assert ran == ".venv-fast mysqldb -q -n 2 --dist loadfile"
+    assert ran == ".venv-fast mysqldb -q -n 3 --dist loadfile"
 
     assert _run(checkout / "dev" / "run_tests.sh", "--fast", FAST_CODE="1").returncode == 1
     _program(checkout / "dev" / "provide_fast.sh", f"echo '{LACKING}' >&2; exit 1")
