@@ -51,6 +51,7 @@ class LeaseKeeper:
         self._registered = False
         self._answered_at = float("-inf")
         self._answering_since: float | None = None
+        self._suspected: set[int] = set()
 
     def _register(self) -> None:
         """Insert the worker's record, once a child has told its queues: without -q only the application knows them."""
@@ -106,6 +107,7 @@ class LeaseKeeper:
         return self._settings.heartbeat_s
 
     def _renew(self) -> None:
+        self._tell_lost()
         held = {s.token: (child, s) for child in self._children() for s in _held(child)}
         if not held:
             return
@@ -119,8 +121,16 @@ class LeaseKeeper:
                 if token in standing:
                     child.arena.set_deadline(snapshot.index, token, deadline)
                 elif any(now.token == token for now in _held(child)):  # else it was finished while this was sent
-                    self._say(logging.WARNING, "lost", f"lease {token:x} of {len(snapshot.records)} tasks was lost")
                     child.arena.set_lost(snapshot.index, token)
+                    self._suspected.add(token)
+
+    def _tell_lost(self) -> None:
+        """A lease is called lost a beat later: its end may just have been written, and the child not yet know it."""
+        lost = {s.token: s for child in self._children() for s in _snapshots(child) if s.phase is Phase.HELD and s.lost}
+        for token in self._suspected & lost.keys():
+            count_open = sum(1 for _ in lost[token].open_records())
+            self._say(logging.WARNING, "lost", f"lease {token:x} of {count_open} tasks was lost")
+        self._suspected.clear()
 
     def _pass_on_cancels(self) -> None:
         for child in self._children():
@@ -131,12 +141,15 @@ class LeaseKeeper:
                     child.arena.set_cancel(snapshot.index, snapshot.token, asked)
 
 
-def _held(child: ChildProcess) -> list[Snapshot]:
+def _snapshots(child: ChildProcess) -> list[Snapshot]:
     try:
-        snapshots = child.arena.snapshots()
+        return child.arena.snapshots()
     except ValueError:  # unmapped a moment ago: the child was reaped by the main thread
         return []
-    return [s for s in snapshots if s.phase is Phase.HELD and not s.lost]
+
+
+def _held(child: ChildProcess) -> list[Snapshot]:
+    return [s for s in _snapshots(child) if s.phase is Phase.HELD and not s.lost]
 
 
 class Ending:
