@@ -53,9 +53,7 @@ def held(arena: Arena) -> Batch:
     return batch
 
 
-def test_a_lease_whose_end_was_just_written_is_not_called_lost(
-    arena: Arena, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_lease_whose_end_was_just_written_is_not_called_lost(arena: Arena, caplog: pytest.LogCaptureFixture) -> None:
     keeper = keeper_of(arena)
     batch = held(arena)
     with caplog.at_level(logging.INFO):
