@@ -1,4 +1,4 @@
-"""Around the application: slow clients are cut off, foreign hosts and origins refused, every answer gets its headers."""
+"""Around the application: slow clients are cut off, foreign hosts refused, every answer gets its headers."""
 
 from __future__ import annotations
 
