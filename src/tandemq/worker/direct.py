@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from random import Random
+from typing import Protocol
 
 from tandemq.core.clock import Clock
 from tandemq.core.task import Level
-from tandemq.store.protocol import Surveying
 
 #: In one look so many ids are claimed at most, by so many claims of a level: one whose oldest rows are all of unknown
 #: types, or locked, does not keep the look from the levels below it.
@@ -30,10 +30,22 @@ PASS_OVER_S, MAX_PASSED_OVER = 3.0, 5000
 Claim = Callable[[Level, list[int]], Collection[int]]
 
 
+class DueRows(Protocol):
+    """What it reads of the store (``store.protocol.Surveying``)."""
+
+    def open_levels(self) -> list[Level]:
+        """Levels that have open rows."""
+        ...
+
+    def oldest_due(self, level: Level, *, limit: int, older_than_s: float) -> list[int]:
+        """Ids of the oldest due rows of a level."""
+        ...
+
+
 class WithoutRedis:
     """Since when Redis is away as this worker sees it, and the looks at MySQL once that has lasted ``after_s``."""
 
-    def __init__(self, store: Surveying, queues: tuple[str, ...], *, after_s: float, clock: Clock, rng: Random) -> None:
+    def __init__(self, store: DueRows, queues: tuple[str, ...], *, after_s: float, clock: Clock, rng: Random) -> None:
         self._store, self._queues, self._after_s, self._clock, self._rng = store, queues, after_s, clock, rng
         self._since: float | None = None
         self._try_redis_at = self._look_at = float("-inf")
@@ -72,40 +84,48 @@ class WithoutRedis:
         """Redis has answered; whether work went on without it until now."""
         worked = self.begins_in_s == 0
         self._since, self._pause_s = None, LOOK_S
-        self._passed_over.clear()
+        self._passed_over = {}  # a new one: another thread may be in a look
         return worked
 
-    def look(self, room: Callable[[], int], claim: Claim) -> None:
-        """Claim the oldest due rows, by priority over all levels of the worker. Raises StoreUnavailable."""
+    def look(
+        self, room: Callable[[], int], claim: Claim, queues: tuple[str, ...] | None = None, *, sets_pace: bool = True
+    ) -> None:
+        """Claim the oldest due rows, by priority over all levels of the worker. Raises StoreUnavailable.
+
+        ``queues``: those of this look, where they are others each time. ``sets_pace``: the next one is due after it.
+        One look at a time; the other methods may be called by other threads meanwhile.
+        """
         now = self._clock.monotonic()
-        self._passed_over = {i: until for i, until in self._passed_over.items() if until > now}
+        passed = self._passed_over = {i: until for i, until in self._passed_over.items() if until > now}
         left, found = MAX_IDS, False
         try:
-            for level in self._levels():
+            for level in self._levels(self._queues if queues is None else queues):
                 for _ in range(MAX_CLAIMS):
                     n = min(left, room())
-                    ids = self._oldest(level, n) if n > 0 else []
+                    ids = self._oldest(level, n, passed) if n > 0 else []
                     if not ids:
                         break
                     found = True
-                    passed_over = claim(level, ids)
-                    left -= len(ids) - len(passed_over)
-                    self._pass_over(passed_over, now)
+                    no_work = claim(level, ids)
+                    left -= len(ids) - len(no_work)
+                    _pass_over(passed, no_work, now)
         finally:
-            self._pause_s = LOOK_S if found else min(IDLE_LOOK_S, self._pause_s * 2)
-            self._look_at = self._clock.monotonic() + self._pause_s * self._rng.uniform(1 - JITTER, 1 + JITTER)
+            if sets_pace:
+                self._pause_s = LOOK_S if found else min(IDLE_LOOK_S, self._pause_s * 2)
+                self._look_at = self._clock.monotonic() + self._pause_s * self._rng.uniform(1 - JITTER, 1 + JITTER)
 
-    def _levels(self) -> list[Level]:
+    def _levels(self, queues: tuple[str, ...]) -> list[Level]:
         """As a pop would serve them: by priority, levels of one priority in the order of ``-q``."""
-        places = {queue: place for place, queue in enumerate(self._queues)}
+        places = {queue: place for place, queue in enumerate(queues)}
         mine = [level for level in self._store.open_levels() if level.queue in places]
         return sorted(mine, key=lambda level: (-level.priority, places[level.queue]))
 
-    def _oldest(self, level: Level, n: int) -> list[int]:
-        due = self._store.oldest_due(level, limit=n + len(self._passed_over), older_than_s=0.0)
-        return [task_id for task_id in due if task_id not in self._passed_over][:n]
+    def _oldest(self, level: Level, n: int, passed: Collection[int]) -> list[int]:
+        due = self._store.oldest_due(level, limit=n + len(passed), older_than_s=0.0)
+        return [task_id for task_id in due if task_id not in passed][:n]
 
-    def _pass_over(self, ids: Collection[int], now: float) -> None:
-        self._passed_over |= dict.fromkeys(ids, now + PASS_OVER_S)
-        while len(self._passed_over) > MAX_PASSED_OVER:
-            del self._passed_over[next(iter(self._passed_over))]
+
+def _pass_over(passed: dict[int, float], ids: Collection[int], now: float) -> None:
+    passed |= dict.fromkeys(ids, now + PASS_OVER_S)
+    while len(passed) > MAX_PASSED_OVER:
+        del passed[next(iter(passed))]
