@@ -25,7 +25,7 @@ class Admin:
         self._links = links
 
     def get(self, task_id: int) -> Task | None:
-        """The task with its failed attempts, or None."""
+        """The task with its newest 100 failed attempts, or None."""
         return self._links.store.get(task_id, attempts=True)
 
     def show(self, task_id: int) -> Task:
@@ -35,11 +35,14 @@ class Admin:
             raise TaskNotFound(f"no task has the id {task_id}")
         return task
 
-    def find(self, where: Filter, *, limit: int = 50, after: int | None = None) -> Page:
-        """A page of tasks, newest first; ``after`` is the ``next`` of the page before. See ``Page`` for short ones."""
+    def find(self, where: Filter, *, limit: int = 50, after: int | None = None, max_bytes: int | None = None) -> Page:
+        """A page of tasks, newest first; ``after`` is the ``next`` of the page before. See ``Page`` for short ones.
+
+        ``max_bytes``: a page ends before its payloads, results and errors are more.
+        """
         if not 1 <= limit <= MAX_PAGE:
             raise InvalidTask(f"limit must be between 1 and {MAX_PAGE}, not {limit}", field="limit")
-        return self._links.store.find(where, limit=limit, after=after)
+        return self._links.store.find(where, limit=limit, after=after, max_bytes=max_bytes)
 
     def cancel(self, task_id: int, *, reason: str = "", who: str | None = None) -> str:
         """``cancelled`` (was pending), ``requested`` (is running), or the final status it has. TaskNotFound."""

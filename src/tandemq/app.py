@@ -34,6 +34,7 @@ from tandemq.replaying import Replays
 from tandemq.store.answers import WorkerRecord
 from tandemq.store.protocol import Store, Transaction
 from tandemq.tasks import AsyncTask, EnqueueOptions, Task, TaskDecorator, new_task
+from tandemq.tokens import Tokens
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -82,6 +83,7 @@ class TandemQ:
         self.producer = Producer(self._links, self.registry, self.settings, self.clock, encoder)
         self.admin = Admin(self._links)
         self.queues = Queues(self._links)
+        self.tokens = Tokens(self._links)
         self.dead = DeadLetters(self._links, self._enqueue_anew, Replays(self._links, self.registry))
         self._pruning = Pruning(self._links)
 
@@ -111,6 +113,10 @@ class TandemQ:
         """Push what was committed just now and drop the connections; a later use opens new ones."""
         self.producer.close()
         self._links.close()
+
+    async def offload(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run a blocking call of this object in one of its threads, without blocking the event loop."""
+        return await self._links.offload(call, *args, **kwargs)
 
     # Registering
 

@@ -10,7 +10,6 @@ and the process ends before they do.
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import logging
 import os
@@ -23,13 +22,11 @@ from tandemq import links
 from tandemq.app import load_app
 from tandemq.core import crash
 from tandemq.core.clock import SystemClock
+from tandemq.core.collecting import calm_collector
 from tandemq.core.errors import TandemQError, Unavailable
 from tandemq.worker.arena import Arena
 from tandemq.worker.child import Child
 
-#: Of CPython 3.11 to 3.13, and 3.14.
-_DEFAULT_THRESHOLDS = {(700, 10, 10), (2000, 10, 10), (2000, 10, 0)}
-COLLECT_AFTER = 20_000
 _log = logging.getLogger("tandemq.worker")
 EXIT_BAD_APP, EXIT_AWAY = 2, 3
 
@@ -83,18 +80,6 @@ def _first_line() -> str:
     return line.decode()
 
 
-def _calm_collector() -> None:
-    """Keep the cyclic garbage collector off the hot path, unless the application has set it up itself.
-
-    A batch makes thousands of tuples that no cycle runs through; at the default threshold of 700 the collector ran
-    several times per batch, each time over everything young, and every hundredth time over all that was imported.
-    """
-    if gc.get_threshold() in _DEFAULT_THRESHOLDS:
-        gc.set_threshold(COLLECT_AFTER, 10, 10)
-    gc.collect()
-    gc.freeze()
-
-
 def main() -> None:
     """Entry point of the process."""
     # Ctrl-C reaches the whole group; the supervisor decides. A handler, not SIG_IGN, which subprocesses would inherit.
@@ -128,7 +113,7 @@ def main() -> None:
         _log.exception("importing %s failed", orders["app"])
         report.write(f"failed {json.dumps(f'{type(bad).__name__}: {bad}')}\n")
         os._exit(EXIT_BAD_APP)
-    _calm_collector()
+    calm_collector()
     child.start()
     signal.signal(signal.SIGTERM, lambda *_: child.drain())
     with contextlib.suppress(BrokenPipeError):  # the supervisor is gone already: the end of stdin says so in order

@@ -58,12 +58,19 @@ class DeadLetters:
         """The replay runs: list, show, follow, pause, resume, cancel."""
         return self._replays
 
-    def search(self, where: Filter | None = None, *, limit: int = 50, after: int | None = None) -> Page:
+    def search(
+        self,
+        where: Filter | None = None,
+        *,
+        limit: int = 50,
+        after: int | None = None,
+        max_bytes: int | None = None,
+    ) -> Page:
         """A page of dead tasks, newest first; ``Filter(state="cancelled")`` for cancelled ones.
 
-        See ``Page``: it may hold fewer than ``limit``, and go on.
+        See ``Page``: it may hold fewer than ``limit``, and go on. ``max_bytes`` as of ``Admin.find``.
         """
-        return self._links.store.find(_dead(where), limit=limit, after=after)
+        return self._links.store.find(_dead(where), limit=limit, after=after, max_bytes=max_bytes)
 
     def show(self, task_id: int) -> Task:
         """One dead task with its failed attempts. TaskNotFound if it is not dead."""

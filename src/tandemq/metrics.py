@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Counter
@@ -22,6 +22,8 @@ _log = logging.getLogger("tandemq.metrics")
 #: Label sets of one metric. Queues and types are names that users make up: further ones are counted as ``OTHER``, which
 #: can be no name of a queue or a type.
 MAX_SERIES = 1000
+#: Names the folder through which several processes show their metrics on one page.
+MULTIPROC_DIR = "PROMETHEUS_MULTIPROC_DIR"
 OTHER = "(other)"
 _ATTEMPTS = tuple(map(str, range(10)))
 _SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
@@ -75,6 +77,11 @@ class _Meters:
         self.retried = _Counted(r, "retried", "Failed attempts that are tried again.", "type", "attempt")
         self.dead = _Counted(r, "dead", "Tasks that ended dead.", "type", "reason")
         self.fenced = _Counted(r, "fenced", "Results refused because their lease was lost.")
+        self.http = _Counted(r, "http_requests", "Requests to the HTTP API, answered or given up.", "route", "status")
+        self.http_cut = _Counted(r, "http_cut", "Connections that the HTTP API closed by itself.", "reason")
+        text = "Time from the head of a request to the end of its answer; claims may wait."
+        self.http_s = Histogram("tandemq_http_request_seconds", text, ("route",), registry=r, buckets=_SECONDS)
+        self.http_s_of: dict[str, Histogram] = {}
         self.claim_size = Histogram("tandemq_claim_batch_size", "Tasks of one claim.", registry=r, buckets=_SIZES)
         self.finish_size = Histogram("tandemq_finish_batch_size", "Tasks of one finish.", registry=r, buckets=_SIZES)
         self.claim_s = Histogram("tandemq_claim_seconds", "Time of one claim.", registry=r, buckets=_SECONDS)
@@ -131,6 +138,41 @@ def registry() -> CollectorRegistry | None:
     """The registry to expose; None without prometheus_client. Not the library's global one: that is the user's."""
     meters = _meters if _is_made else _make()
     return meters.registry if meters else None
+
+
+class MetricsPage(NamedTuple):
+    """What Prometheus is answered."""
+
+    text: bytes
+    content_type: str
+
+
+def page() -> MetricsPage | None:
+    """All metrics in Prometheus' text format; None without prometheus_client.
+
+    Of this process, or with PROMETHEUS_MULTIPROC_DIR of all that share that folder, then read from its files.
+    """
+    found: CollectorRegistry | None = registry()
+    if found is None:
+        return None
+    from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+    from prometheus_client.multiprocess import MultiProcessCollector
+
+    if os.environ.get(MULTIPROC_DIR):
+        MultiProcessCollector(found := CollectorRegistry())  # type: ignore[no-untyped-call]
+    return MetricsPage(generate_latest(found), CONTENT_TYPE_LATEST)
+
+
+def number_process(number: int) -> None:
+    """This process is the ``number``-th of several that share PROMETHEUS_MULTIPROC_DIR; before the first metric.
+
+    A process that takes the place of one that died goes on with its files: nothing is lost, no counter goes back.
+    """
+    try:
+        from prometheus_client import values
+    except ImportError:
+        return
+    values.ValueClass = values.MultiProcessValue(lambda: number)  # type: ignore[no-untyped-call]
 
 
 @_recorded
@@ -198,3 +240,19 @@ def dead(meters: _Meters, counts: Mapping[tuple[str, str], int]) -> None:
 def fenced(meters: _Meters, n: int) -> None:
     """Results that came after their lease was lost."""
     meters.fenced.add((((), n),))
+
+
+@_recorded
+def http_request(meters: _Meters, route: str, status: int, seconds: float) -> None:
+    """A request that has ended; ``status`` 0 is a client that went away first. ``route`` is a name of the table."""
+    meters.http.add((((route, str(status)), 1),))
+    timed = meters.http_s_of.get(route)
+    if timed is None:
+        timed = meters.http_s_of[route] = meters.http_s.labels(route)
+    timed.observe(seconds)
+
+
+@_recorded
+def http_cut(meters: _Meters, reason: str) -> None:
+    """A connection that was closed for being slow, idle, one too many, or no HTTP."""
+    meters.http_cut.add((((reason,), 1),))

@@ -88,7 +88,7 @@ class Checks:
     def _start(self, new: NewTask) -> tuple[float, datetime | None]:
         if new.delay is not None and new.run_at is not None:
             raise InvalidTask(
-                f"delay {new.delay!r} and run_at {new.run_at!r} exclude each other; give one", field="delay"
+                f"delay {new.delay!r} and run_at {str(new.run_at)!r} exclude each other; give one", field="delay"
             )
         if new.delay is not None:
             return self._ahead(new.delay, "delay"), None

@@ -6,13 +6,23 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tandemq import metrics
 from tandemq.core.clock import Clock
 from tandemq.core.codec import Encoder
 from tandemq.core.crash import crash_point
-from tandemq.core.errors import InvalidTask, InvalidType
+from tandemq.core.errors import (
+    EnqueueUnknown,
+    IdempotencyConflict,
+    InvalidTask,
+    InvalidType,
+    StoreBusy,
+    StoreRefused,
+    StoreUnavailable,
+    TandemQError,
+    Unavailable,
+)
 from tandemq.core.lifecycle import Status
 from tandemq.core.retry import QueuePolicy
 from tandemq.core.settings import Settings
@@ -29,8 +39,24 @@ from tandemq.store.protocol import Transaction
 _log = logging.getLogger("tandemq.producer")
 #: Rows of one INSERT and of one transaction (measured: 5,000 rows a statement are slower than 1,000).
 BATCH = 1000
+#: Keyed rows of one transaction: others wait for all of them while one waits for its key.
+KEYED = 100
 _POLICIES_S = 10.0
 _PUSH_PAGE = 200
+
+
+class Stored(NamedTuple):
+    """One of ``enqueue_each``: the row as it was sent, and what the database made of it."""
+
+    row: NewRow
+    done: Inserted
+
+
+class Waits:
+    """How many waits for keys that others hold, of 3 s each, are left to somebody who stores many tasks."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
 
 
 class Producer:
@@ -61,6 +87,22 @@ class Producer:
     def enqueue_many(self, news: Iterable[NewTask], *, connection: Transaction | None = None) -> list[Handle[Any]]:
         """Store tasks, atomic per 1,000, handles in input order. All are checked before the first is stored."""
         return self._store(self.rows(news), connection)
+
+    def enqueue_each(self, news: Sequence[NewTask], waits: Waits, *, times: bool = False) -> list[Stored | Exception]:
+        """Store tasks of callers who do not know of each other, at most 1,000; each gets its own answer or error.
+
+        Those without a key share a transaction, those with one a few; one that is refused, or whose key somebody holds
+        (StoreBusy), takes nobody along. Where no ``waits`` are left keyed tasks are StoreBusy untried. Another error of
+        a server is everybody's who was in the transaction; what has not been tried after it is StoreUnavailable.
+        ``times``: as of ``store.insert``. Dying half way costs what was not committed, and the push of what was.
+        """
+        try:
+            checks = self._checks()
+        except TandemQError as away:
+            return [away] * len(news)
+        checked = [self._row_or_error(checks, new) for new in news]
+        done = iter(self._store_each([row for row in checked if isinstance(row, NewRow)], times, waits))
+        return [_stored(row, next(done)) if isinstance(row, NewRow) else row for row in checked]
 
     async def aenqueue_many(
         self, news: Iterable[NewTask], *, connection: Transaction | None = None
@@ -104,7 +146,7 @@ class Producer:
 
     def rows(self, news: Iterable[NewTask]) -> list[NewRow]:
         """Check tasks without storing anything. Raises InvalidTask and its kin."""
-        checks = Checks(self._clock.now(), self._settings.max_payload_bytes, self._queue_policies(), self._encoder)
+        checks = self._checks()
         rows: list[NewRow] = []
         for new in news:
             if not isinstance(new, NewTask):
@@ -146,9 +188,50 @@ class Producer:
             done += inserted
         return [Handle(row.id, row.created, self._links) for row in done]
 
-    def _insert_and_push(self, rows: Sequence[NewRow]) -> Sequence[Inserted]:
+    def _store_each(self, rows: Sequence[NewRow], times: bool, waits: Waits) -> Sequence[Inserted | TandemQError]:
+        order = sorted(range(len(rows)), key=lambda at: (rows[at].idempotency_key or "", at))
+        sorted_rows = [rows[at] for at in order]
+        keyless = sum(row.idempotency_key is None for row in rows)
+        begins = range(keyless, len(rows), KEYED)
+        groups = [sorted_rows[:keyless], *[sorted_rows[at : at + KEYED] for at in begins]]
+        done = self._one_by_one([group for group in groups if group], times, waits)
+        return [outcome for _, outcome in sorted(zip(order, done, strict=True), key=lambda pair: pair[0])]
+
+    def _one_by_one(
+        self, groups: Iterable[Sequence[NewRow]], times: bool, waits: Waits
+    ) -> list[Inserted | TandemQError]:
+        done: list[Inserted | TandemQError] = []
+        for group in groups:
+            if done and _is_away(done[-1]):  # each further try would wait as long again
+                done += [StoreUnavailable(f"not tried after: {done[-1]}")] * len(group)
+            else:
+                done += self._store_group(group, times, waits)
+        return done
+
+    def _store_group(self, rows: Sequence[NewRow], times: bool, waits: Waits) -> Sequence[Inserted | TandemQError]:
+        is_keyed = rows[0].idempotency_key is not None
+        if is_keyed and waits.left <= 0:
+            return [StoreBusy("not tried: too many idempotency keys are held by other transactions")] * len(rows)
+        try:
+            return self._insert_and_push(rows, times=times, patient=not is_keyed)
+        except StoreBusy as held:
+            waits.left -= is_keyed
+            if not is_keyed or len(rows) == 1:
+                return [held] * len(rows)
+            parts = [rows[at : at + 1] for at in range(len(rows))]
+        except TandemQError as failed:
+            if len(rows) == 1 or not isinstance(failed, InvalidTask | IdempotencyConflict | StoreRefused):
+                return [failed] * len(rows)
+            # Refused because of one of them, nothing is stored: by halves, so that a bad row among a thousand costs ten
+            # transactions.
+            parts = [rows[: len(rows) // 2], rows[len(rows) // 2 :]]
+        return self._one_by_one(parts, times, waits)
+
+    def _insert_and_push(
+        self, rows: Sequence[NewRow], *, times: bool = False, patient: bool = True
+    ) -> Sequence[Inserted]:
         crash_point("enqueue.before_insert")
-        inserted = self._links.store.insert(rows)
+        inserted = self._links.store.insert(rows, times=times, patient=patient)
         self._dispatch(rows, inserted, None)
         return inserted
 
@@ -170,6 +253,15 @@ class Producer:
         crash_point("enqueue.after_push")
         metrics.enqueued(_kinds(rows, inserted))
 
+    def _checks(self) -> Checks:
+        return Checks(self._clock.now(), self._settings.max_payload_bytes, self._queue_policies(), self._encoder)
+
+    def _row_or_error(self, checks: Checks, new: NewTask) -> NewRow | Exception:
+        try:
+            return checks.row(new, self._known(new.task_type))
+        except Exception as bad:  # of code of the application too: its encoder
+            return bad
+
     def _known(self, task_type: Any) -> RegisteredTask | None:
         return self._registry.get(task_type) if isinstance(task_type, str) else None
 
@@ -181,6 +273,14 @@ class Producer:
                     self._policies = self._links.store.queue_policies()
                     self._policies_until = self._clock.monotonic() + _POLICIES_S
         return self._policies
+
+
+def _is_away(outcome: Inserted | TandemQError) -> bool:
+    return isinstance(outcome, Unavailable | EnqueueUnknown) and not isinstance(outcome, StoreBusy)
+
+
+def _stored(row: NewRow, done: Inserted | TandemQError) -> Stored | Exception:
+    return Stored(row, done) if isinstance(done, Inserted) else done
 
 
 def _kinds(rows: Sequence[NewRow], inserted: Sequence[Inserted]) -> Counter[tuple[str, str]]:

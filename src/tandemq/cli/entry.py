@@ -9,7 +9,22 @@ from collections.abc import Sequence
 import click
 
 import tandemq
-from tandemq.cli import audit, bench, dead, doctor, exits, flags, look, produce, prune, queue, schema, services
+from tandemq.cli import (
+    api,
+    audit,
+    bench,
+    dead,
+    doctor,
+    exits,
+    flags,
+    look,
+    produce,
+    prune,
+    queue,
+    schema,
+    services,
+    token,
+)
 from tandemq.cli.session import Session
 from tandemq.demo.run import run as run_demo
 
@@ -47,6 +62,7 @@ for verb in (
     services.worker,
     services.mover,
     services.reconcile,
+    api.api,
     look.stats,
     look.list_tasks,
     look.show,
@@ -57,6 +73,7 @@ for verb in (
     look.workers,
     prune.prune,
     queue.queue,
+    token.token,
     doctor.doctor,
     demo,
     bench.bench,

@@ -28,6 +28,11 @@ class Session:
             raise click.UsageError("a worker needs to know the tasks: give -A module:attribute, or set TANDEMQ_APP")
         return self._spec
 
+    @property
+    def given_spec(self) -> str | None:
+        """What ``-A`` named, if it was given."""
+        return self._spec
+
     def close(self) -> None:
         """Drop the connections."""
         if self._app is not None:

@@ -15,7 +15,8 @@
     ├── ForeignInstall                       this Redis namespace belongs to another database
     └── Unavailable                          a server cannot be reached
         ├── StoreUnavailable
-        │   └── StoreUnknown                 … and broke during COMMIT
+        │   ├── StoreUnknown                 … and broke during COMMIT
+        │   └── StoreBusy                    … no: it answers, but somebody holds the rows
         └── BrokerUnavailable
 
 Raised *by handlers* to steer a retry: ``Retry``, ``Retryable``, ``NonRetryable``, ``Snooze``;
@@ -102,12 +103,18 @@ class StoreUnavailable(Unavailable):
 
     #: Whether the transaction may have been committed all the same.
     unknown = False
+    #: Whether it answered, and refused this user, database or grant: waiting does not help.
+    denied = False
 
 
 class StoreUnknown(StoreUnavailable):
     """The connection broke during COMMIT: written or not, nobody knows. Never to be read as "failed"."""
 
     unknown = True
+
+
+class StoreBusy(StoreUnavailable):
+    """Rows stayed locked by another transaction. The server is well, and other rows are free. Nothing was written."""
 
 
 class LeaseLost(TandemQError):

@@ -1,4 +1,4 @@
-"""The only module that draws entropy: lease tokens, install ids, worker ids, the shared Random."""
+"""The only module that draws entropy: lease tokens, install ids, worker ids, API tokens, the shared Random."""
 
 from __future__ import annotations
 
@@ -25,6 +25,11 @@ def worker_id(name: str) -> str:
     Host and pid do not identify a process in containers (rq/rq 1854), so neither is part of it.
     """
     return f"{name}-{secrets.token_hex(6)}"
+
+
+def api_token() -> tuple[str, str]:
+    """The id and the secret of a token of the HTTP API: 12 hex digits, and 256 bits as 43 URL-safe characters."""
+    return secrets.token_hex(6), secrets.token_urlsafe(32)
 
 
 def new_random() -> random.Random:

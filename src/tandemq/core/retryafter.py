@@ -22,7 +22,7 @@ def wait(value: Wait, field: str = "delay") -> float | datetime:
         case datetime():
             if value.tzinfo is None:
                 raise ValueError(f"{field} {value.isoformat()} has no time zone; add one, e.g. tzinfo=UTC")
-            return value.astimezone(UTC)
+            return _utc(value, field)
         case int() | float():
             return _seconds(value, field)
         case str():
@@ -49,4 +49,11 @@ def _header(text: str, field: str) -> float | datetime:
         at = parsedate_to_datetime(text)
     except (ValueError, TypeError, IndexError, OverflowError):
         raise ValueError(f"{field} {text!r} is neither whole seconds nor an HTTP date") from None
-    return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).astimezone(UTC)
+    return _utc(at if at.tzinfo is not None else at.replace(tzinfo=UTC), field)
+
+
+def _utc(at: datetime, field: str) -> datetime:
+    try:
+        return at.astimezone(UTC)
+    except OverflowError:  # the last hours of 9999 west of Greenwich, the first of the year 1 east of it
+        raise ValueError(f"{field} {at.isoformat()} is not within the years 1 to 9999 of UTC") from None

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from tandemq.core import values
-from tandemq.core.codec import decode
+from tandemq.core.codec import decode, is_plain
 from tandemq.core.lifecycle import Status
 from tandemq.core.retry import Backoff, RetryPolicy
 from tandemq.core.values import Priority, Seconds
@@ -74,9 +74,21 @@ class NewRow:
     expires_at: datetime | None = None
 
 
+class Times(NamedTuple):
+    """The times of a row as its INSERT left them; ``is_later``: ``run_at`` lay ahead then."""
+
+    created_at: datetime
+    run_at: datetime
+    expires_at: datetime | None
+    is_later: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Inserted:
-    """The answer of an insert, in input order. ``due_ms``: None when ready now, else its due time (epoch ms)."""
+    """The answer of an insert, in input order. ``due_ms``: None when ready now, else its due time (epoch ms).
+
+    ``times`` are there if they were asked for and the row is new.
+    """
 
     id: int
     created: bool
@@ -84,6 +96,7 @@ class Inserted:
     priority: int
     due_ms: int | None = None
     status: Status = Status.PENDING
+    times: Times | None = None
 
 
 class Lease(NamedTuple):
@@ -168,6 +181,38 @@ class Task:
     dead_reason: str | None
     attempts_log: tuple[FailedAttempt, ...] = field(default=())
 
+    @classmethod
+    def just_inserted(cls, row: NewRow, task_id: int, times: Times) -> Task:
+        """The task as its INSERT left it, made of what was sent and of the times that the database gave it."""
+        return cls(
+            id=task_id,
+            task_type=row.task_type,
+            queue=row.queue,
+            payload=row.payload,
+            options=row.options,
+            priority=row.priority,
+            status=Status.PENDING,
+            state="scheduled" if times.is_later else "ready",
+            attempts=0,
+            max_retries=row.max_retries,
+            replays=0,
+            fence=0,
+            worker_id=None,
+            idempotency_key=row.idempotency_key,
+            run_at=times.run_at,
+            expires_at=times.expires_at,
+            cancel_requested_at=None,
+            started_at=None,
+            completed_at=None,
+            created_at=times.created_at,
+            updated_at=times.created_at,
+            lease_expires_at=None,
+            result=None,
+            last_error=None,
+            error_type=None,
+            dead_reason=None,
+        )
+
     @property
     def retry_count(self) -> int:
         """Runs begun beyond the first."""
@@ -207,11 +252,12 @@ class Task:
 
 
 def _parsed(text: str) -> Any:
-    """Rows come from other SQL too: text that is no JSON is shown as it is, so that the row can be looked at."""
+    """Rows come from other SQL too: text that is no JSON, or not ours, is shown as it is, to be looked at."""
     try:
-        return decode(text)
+        value = decode(text)
     except (ValueError, RecursionError):
         return text
+    return value if is_plain(value) else text
 
 
 def epoch_ms(instant: datetime) -> int:

@@ -115,7 +115,7 @@ def idempotency_key(value: Any, field: str = "idempotency_key") -> str:
 
 def rfc3339(value: datetime | None) -> str | None:
     """``2026-11-30T12:00:00.000000Z``: UTC, always 6 digits."""
-    return None if value is None else value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ").rjust(27, "0")
+    return None if value is None else f"{value.astimezone(UTC).isoformat(timespec='microseconds')[:26]}Z"
 
 
 def max_retries(value: Any, field: str = "max_retries") -> int:

@@ -19,7 +19,9 @@ from tandemq.core.errors import (
     InvalidTask,
     LeaseLost,
     PayloadTooLarge,
+    StoreBusy,
     StoreRefused,
+    StoreUnknown,
     TaskNotFound,
     Unavailable,
 )
@@ -27,6 +29,8 @@ from tandemq.core.ids import lease_token
 
 _log = logging.getLogger("tandemq.http")
 MEDIA_TYPE: Final = "application/problem+json"
+#: Characters of a document's texts, which quote what was sent.
+MAX_DETAIL, MAX_FIELD = 1000, 200
 #: What a client is told to wait when a server is away.
 RETRY_AFTER_S: Final = 2
 
@@ -50,11 +54,13 @@ KINDS: Final[Mapping[str, Kind]] = {
     "lease-lost": Kind(409, "The lease is lost"),
     "wrong-state": Kind(409, "The task is in another state"),
     "too-large": Kind(413, "The request is too large"),
+    "target-too-long": Kind(414, "The path and the query are too long"),
     "unsupported-media-type": Kind(415, "The body must be JSON"),
     "too-many-requests": Kind(429, "Too many requests"),
+    "head-too-large": Kind(431, "The headers are too large"),
     "internal": Kind(500, "The request failed"),
     "unavailable": Kind(503, "A server is away, nothing was stored"),
-    "unknown-outcome": Kind(503, "A server went away, the task may or may not be stored"),
+    "unknown-outcome": Kind(503, "A server went away, the outcome is not known"),
 }
 
 
@@ -73,15 +79,23 @@ class Problem(Exception):
     def document(self) -> dict[str, Any]:
         """The body."""
         kind = KINDS[self.kind]
-        given = {name: value for name, value in self.more.items() if value not in {None, ""}}
+        given = {name: value for name, value in self.more.items() if value is not None and value != ""}
+        if isinstance(given.get("field"), str):
+            given["field"] = _plain(given["field"], MAX_FIELD)
         return {
             "type": f"urn:tandemq:problem:{self.kind}", "title": kind.title, "status": kind.status,
-            "detail": self.detail, **given,
+            "detail": _plain(self.detail, MAX_DETAIL), **given,
         }  # fmt: skip
 
     def response(self) -> Response:
         """The answer."""
         return Response(write(self.document()), self.status, headers=self.headers, media_type=MEDIA_TYPE)
+
+
+def _plain(text: str, limit: int) -> str:
+    """Bounded, and UTF-8 whatever was sent, for it is quoted here."""
+    text = text if len(text) <= limit else f"{text[:limit]}..."
+    return text.encode(errors="backslashreplace").decode()
 
 
 def problem_of(error: BaseException) -> Problem:
@@ -99,21 +113,26 @@ def problem_of(error: BaseException) -> Problem:
             return Problem("lease-lost", str(error), field="lease_token")
         case TaskNotFound():
             return Problem("not-found", str(error), field="id")
-        case EnqueueUnknown():
-            text = (
-                "the connection to the database broke while the task was stored; with an idempotency_key send it again"
-            )
-            return Problem("unknown-outcome", text, headers={"Retry-After": str(RETRY_AFTER_S)})
+        case EnqueueUnknown() | StoreUnknown():
+            _log.warning("answered 503: %s", error)
+            return unknown("the connection to the database broke; look, or send it again with the same key or token")
         case Unavailable():
             return _away(error)
         case _:
             return _internal(error)
 
 
+def unknown(text: str) -> Problem:
+    """Done or not, nobody can tell; ``text`` says what to do."""
+    return Problem("unknown-outcome", text, headers={"Retry-After": str(RETRY_AFTER_S)})
+
+
 def _away(error: Unavailable) -> Problem:
     # The texts of drivers name hosts, users and ports.
     _log.warning("answered 503: %s", error)
     text = "the database (or Redis) cannot be reached at the moment; send the request again"
+    if isinstance(error, StoreBusy):
+        text = "another transaction holds the idempotency key, or rows that this needs; send the request again"
     return Problem("unavailable", text, headers={"Retry-After": str(RETRY_AFTER_S)})
 
 

@@ -21,6 +21,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route("GET", "/stats", "stats", LOOK, looking.stats),
     Route("GET", "/dead", "list_dead", LOOK, looking.list_dead),
     Route("POST", "/dead/replay", "replay_dead", OPERATE, operating.replay_dead),
+    Route("GET", "/dead/replays/{id}", "show_replay", LOOK, operating.show_replay),
     Route("GET", "/health/live", "live", ANYBODY, health.live),
     Route("GET", "/health/ready", "ready", ANYBODY, health.ready),
     Route("GET", "/metrics", "metrics", LOOK, health.metrics),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tandemq.core.clock import Clock
-from tandemq.core.errors import Unavailable
+from tandemq.core.errors import StoreRefused, Unavailable
 from tandemq.replaying.runner import Push, Runner
 from tandemq.store.protocol import Store
 from tandemq.store.runs import ACTIVE, RunState
@@ -90,4 +90,6 @@ class Keeper:
     def _give_up(self, run_id: int, error: Exception, alarm: Callable[[str], object]) -> None:
         said = f"{type(error).__name__}: {error}"[:1000]
         alarm(f"replay run {run_id} is paused: {said}")
+        if isinstance(error, StoreRefused):  # notes are read over HTTP too
+            said = "the database refused a statement (see the log)"
         self._store.turn_run(run_id, ACTIVE, RunState.PAUSED, note=f"stopped by an error: {said}")

@@ -110,6 +110,25 @@ class Claim:
     ids: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """Who holds a task, as a plain read found it. That may be out of date at once: writes are guarded all the same.
+
+    ``lease`` is the last one, without the payload; ``worker_id`` had it, and has it while the status is running.
+    ``claimed_by`` and ``expires_at`` are of its claims row, None where that is gone. ``is_alone``: no other task was
+    claimed with it. ``outcomes``: what the history says of this lease, once the task runs no more.
+    """
+
+    lease: Lease
+    status: Status
+    worker_id: str
+    cancel_requested: bool
+    claimed_by: str | None
+    expires_at: datetime | None
+    is_alone: bool
+    outcomes: frozenset[str]
+
+
 @dataclass(frozen=True, slots=True)
 class OpenRow:
     """A pending row as the rebuild reads it."""

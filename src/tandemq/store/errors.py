@@ -7,7 +7,7 @@ from typing import Final
 
 from sqlalchemy import exc as sa
 
-from tandemq.core.errors import StoreUnavailable
+from tandemq.core.errors import StoreBusy, StoreUnavailable
 from tandemq.core.settings import mask
 
 
@@ -115,8 +115,13 @@ def commit_is_unknown(error: BaseException) -> bool:
 
 
 def unavailable(url: str, error: BaseException) -> StoreUnavailable:
-    """StoreUnavailable with the server's words and without the password."""
+    """StoreUnavailable (or StoreBusy) with the server's words and without the password."""
     cause = original(error)
     text = " ".join(str(a) for a in cause.args) or type(cause).__name__
-    prefix = "the database refused the connection" if classify(error) is Kind.DENIED else "the database is unavailable"
-    return StoreUnavailable(f"{prefix} ({mask(url)}): {text}")
+    denied = classify(error) is Kind.DENIED
+    prefix = "the database refused the connection" if denied else "the database is unavailable"
+    # SQLite locks all of the database: there nobody can go on with other rows.
+    is_busy = code(error) in LOCK_WAIT_CODES | CONFLICT_CODES
+    made = (StoreBusy if is_busy else StoreUnavailable)(f"{prefix} ({mask(url)}): {text}")
+    made.denied = denied
+    return made

@@ -16,6 +16,7 @@ from tandemq.core.task import FailedAttempt, Level, Task
 from tandemq.store import payloads
 from tandemq.store.answers import Filter, Page
 from tandemq.store.base import holder
+from tandemq.store.chunks import by_size
 from tandemq.store.dialects import Dialect, id_list, instant, instant_or_none, stamp
 from tandemq.store.looking import TASK_COLUMNS
 from tandemq.store.queries import Queries
@@ -66,10 +67,24 @@ class _Wanted:
 class FindingStore(SurveyingStore):
     """``find`` and ``find_ids`` of ``store.questions.Inspecting``."""
 
-    def find(self, where: Filter, *, limit: int, after: int | None = None) -> Page:
+    def find(self, where: Filter, *, limit: int, after: int | None = None, max_bytes: int | None = None) -> Page:
         """Newest first by id, keyset pages; see the protocol for pages that are not full."""
+        if max_bytes is not None:
+            return self._find_within(max_bytes, where, limit, after)
         rows, following = self._search(where, limit, after, ids_only=False)
         return Page(tuple(task_of(row) for row in rows), following)
+
+    def _find_within(self, max_bytes: int, where: Filter, limit: int, after: int | None) -> Page:
+        ids, following = self.find_ids(where, limit=limit, after=after)
+        if not ids:
+            return Page((), following)
+        sizes = dict(self.db.read(lambda tx: tx.rows(self.queries.sizes(ids))))
+        first = by_size(ids, lambda i: int(sizes.get(i, 0)), max_bytes)[0]
+        # Tested again: what has begun or ended since the ids were read is not on a list of something else.
+        wanted = _wanted(where, self.db.dialect)
+        text, values = self.queries.page([*wanted.tests, _in(first)]), [*wanted.values, len(first)]
+        rows = self.db.read(lambda tx: tx.rows(text, values))
+        return Page(tuple(task_of(row) for row in rows), first[-1] if len(first) < len(ids) else following)
 
     def find_ids(self, where: Filter, *, limit: int, after: int | None = None) -> tuple[list[int], int | None]:
         """The ids of such a page, and its ``next``."""

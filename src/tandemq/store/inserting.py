@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from tandemq.core.codec import ascii_only
 from tandemq.core.errors import IdempotencyConflict, PayloadTooLarge, StoreUnavailable
 from tandemq.core.lifecycle import Status
-from tandemq.core.task import Inserted, NewRow, epoch_ms
+from tandemq.core.task import Inserted, NewRow, Times, epoch_ms
 from tandemq.store.chunks import by_size
-from tandemq.store.dialects import MYSQL, instant, micros, stamp
+from tandemq.store.dialects import MYSQL, instant, instant_or_none, micros, stamp
 from tandemq.store.queries import Queries
 from tandemq.store.statements import Statements
 from tandemq.store.transaction import SMALL_PACKET, Duplicate, OwnTx, Step, Tx
@@ -21,6 +21,8 @@ from tandemq.store.transaction import SMALL_PACKET, Duplicate, OwnTx, Step, Tx
 MAX_STATEMENT_BYTES = 1024 * 1024
 #: How often the owner of a key may vanish between our INSERT and our look.
 KEY_TRIES = 5
+#: ``run`` and ``expires`` of a row whose times are those of its statement.
+PLAIN = ("now", "never")
 
 
 class Wanted(NamedTuple):
@@ -76,7 +78,8 @@ class Inserter:
     ) -> None:
         self._tx, self._sql, self._q = tx, statements, queries
         self._key_conflict, self._ascii, self._committed_owner = key_conflict, ascii_text, committed_owner
-        self._inserted: list[int] = []
+        #: The ids of each INSERT so far.
+        self._statements: list[list[int]] = []
 
     def run(self, rows: Sequence[NewRow]) -> list[Inserted]:
         """Insert all; answers in input order."""
@@ -97,14 +100,30 @@ class Inserter:
         (done,) = tx.commit(self._statement([Wanted.of(0, row)]))
         return [Inserted(done.last_id, True, row.queue, row.priority)]
 
+    def commit_with_times(self, tx: OwnTx, rows: Sequence[NewRow], answers: Sequence[Inserted]) -> list[Inserted]:
+        """Read the times of the new rows in the packet that commits them. ``answers`` are those of ``run``.
+
+        A statement has one "now": of the rows that are due then and never expire one is read, for all of them.
+        """
+        new = {a.id: Wanted.of(0, row) for row, a in zip(rows, answers, strict=True) if a.created}
+        read_at = {i: i for i in new}
+        for ids in self._statements:
+            alike = [i for i in ids if (new[i].run, new[i].expires) == PLAIN]
+            read_at |= dict.fromkeys(alike, min(alike, default=0))
+        if not new:
+            return list(answers)
+        (read,) = tx.commit(Step(self._q.times(sorted(set(read_at.values())))))
+        times = times_of(read.rows)
+        return [replace(a, times=times[read_at[a.id]]) if a.created else a for a in answers]
+
     def undo(self) -> None:
         """Take back what was inserted before an error, in a transaction that is not ours to roll back.
 
         By DELETE: the release of a savepoint that began SQLite's transaction would commit it.
         """
-        if self._inserted:
-            self._tx.write(self._sql.undo_insert(self._inserted))
-            self._inserted.clear()
+        if self._statements:
+            self._tx.write(self._sql.undo_insert([i for ids in self._statements for i in ids]))
+            self._statements.clear()
 
     def _refuse_too_big(self, rows: Sequence[Wanted]) -> None:
         # Before the first is inserted: a caller who goes on with his transaction must not keep half of them.
@@ -134,7 +153,7 @@ class Inserter:
             ids = self._tx.dialect.ids_of_insert(done.last_id, len(rows), int(asked.rows[0][0]))
         else:
             ids = self._tx.dialect.ids_of_insert(self._tx.insert(insert.sql, insert.params), len(rows), 1)
-        self._inserted += ids
+        self._statements.append(ids)
         return ids
 
     def _statement(self, rows: Sequence[Wanted]) -> Step:
@@ -180,6 +199,14 @@ class Inserter:
         due = {task_id: epoch_ms(instant(at)) for task_id, at, is_later in rows if is_later}
         for index in indexes:
             answers[index] = replace(answers[index], due_ms=due.get(answers[index].id))
+
+
+def times_of(rows: Sequence[Any]) -> dict[int, Times]:
+    """What ``Queries.times`` has read, by id."""
+    return {
+        task_id: Times(instant(created), instant(run), instant_or_none(expires), bool(later))
+        for task_id, created, run, expires, later in rows
+    }
 
 
 def _same_json(one: str, other: str) -> bool:

@@ -20,7 +20,7 @@ class InspectingStore(FindingStore, CountingStore, PruningStore):
     """``store.questions.Inspecting``."""
 
     def get(self, task_id: int, *, attempts: bool = False) -> Task | None:
-        """One row, with its history of failed attempts if asked for."""
+        """One row, with its newest failed attempts if asked for."""
 
         def work(tx: Tx) -> Task | None:
             row = tx.one(self.queries.task(), [task_id])

@@ -56,7 +56,7 @@ class LettersStore(PruningStore):
         """
 
         def work(tx: Tx) -> tuple[list[Task], int]:
-            sizes = dict(tx.rows(self._sizes(ids)))
+            sizes = dict(tx.rows(self.queries.sizes(ids)))
             for task_id, size in tx.rows(self._history_sizes(ids)):
                 sizes[task_id] = sizes.get(task_id, 0) + size
             first = by_size(ids, lambda i: int(sizes.get(i, 0)), FULL_BYTES)[0]
@@ -68,10 +68,6 @@ class LettersStore(PruningStore):
             return [task_of(rows[i], tuple(logs.get(i, ()))) for i in first if i in rows], len(first)
 
         return self.db.read(work) if ids else ([], 0)
-
-    def _sizes(self, ids: Sequence[int]) -> str:
-        length = "LENGTH(payload) + COALESCE(LENGTH(result), 0) + COALESCE(LENGTH(last_error), 0)"
-        return f"SELECT id, {length} FROM {self.sql.tasks} {self.db.dialect.primary} WHERE id IN ({id_list(ids)})"
 
     def _history_sizes(self, ids: Sequence[int]) -> str:
         length = "SUM(LENGTH(error) + LENGTH(traceback))"

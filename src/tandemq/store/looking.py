@@ -20,6 +20,8 @@ TASK_COLUMNS = (
     " t.completed_at, t.created_at, t.updated_at, t.result, t.last_error, t.error_type, t.dead_reason"
 )
 ATTEMPT_COLUMNS = "attempt, replays, fence, outcome, worker_id, started_at, ended_at, error_type, error, traceback"
+#: Failed attempts of one task that are shown: 4 MB if all have the longest errors.
+SHOWN_ATTEMPTS = 100
 _IN_ORDER = "ORDER BY fence, ended_at, outcome"
 PENDING = f"status = '{Status.PENDING}'"
 RUNNING = f"status = '{Status.RUNNING}'"
@@ -39,12 +41,21 @@ class Looks(Tables):
         return f"{self._tasks('')} WHERE t.id = {self.d.p}"
 
     def attempts_of(self) -> str:
-        """Parameter: id."""
-        return f"SELECT {ATTEMPT_COLUMNS} FROM {self.attempts} WHERE task_id = {self.d.p} {_IN_ORDER}"
+        """The newest ones. Parameter: id."""
+        newest = (
+            f"SELECT {ATTEMPT_COLUMNS} FROM {self.attempts} WHERE task_id = {self.d.p}"
+            f" ORDER BY fence DESC, ended_at DESC, outcome DESC LIMIT {SHOWN_ATTEMPTS}"
+        )
+        return f"SELECT * FROM ({newest}) AS newest {_IN_ORDER}"
 
     def attempts_of_many(self, ids: Sequence[int]) -> str:
         """The task's id comes first."""
         return f"SELECT task_id, {ATTEMPT_COLUMNS} FROM {self.attempts} WHERE task_id IN ({id_list(ids)}) {_IN_ORDER}"
+
+    def sizes(self, ids: Sequence[int]) -> str:
+        """Ids, and the bytes of their longest texts."""
+        length = "LENGTH(payload) + COALESCE(LENGTH(result), 0) + COALESCE(LENGTH(last_error), 0)"
+        return f"SELECT id, {length} FROM {self.tasks} {self.d.primary} WHERE id IN ({id_list(ids)})"
 
     def ending(self) -> str:
         """Parameter: id."""

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import exc
 
-from tandemq.core.errors import EnqueueUnknown, StoreUnknown, TandemQError
+from tandemq.core.errors import EnqueueUnknown, StoreBusy, StoreUnknown, TandemQError
 from tandemq.core.task import Inserted, NewRow
 from tandemq.store import after_commit, errors
 from tandemq.store.base import StoreBase
+from tandemq.store.database import LOCK_WAIT_TRIES, LockWait
 from tandemq.store.dialects import MYSQL, BareSqlite, Dialect
 from tandemq.store.errors import Kind
-from tandemq.store.inserting import Inserter
+from tandemq.store.inserting import Inserter, times_of
 from tandemq.store.protocol import Transaction
 from tandemq.store.queries import Queries
 from tandemq.store.statements import Statements
@@ -26,7 +28,14 @@ UNKNOWN_TRIES = 3
 class ProducingStore(StoreBase):
     """``store.protocol.Producing``."""
 
-    def insert(self, rows: Sequence[NewRow], *, connection: Transaction | None = None) -> list[Inserted]:
+    def insert(
+        self,
+        rows: Sequence[NewRow],
+        *,
+        connection: Transaction | None = None,
+        times: bool = False,
+        patient: bool = True,
+    ) -> list[Inserted]:
         """Store rows; see the protocol. With ``connection`` a deadlock or lock wait is raised as SQLAlchemy raises it.
 
         (The server has then rolled back the caller's whole transaction, and only the caller can send it again.)
@@ -36,27 +45,33 @@ class ProducingStore(StoreBase):
         if connection is not None:
             return self._insert_on(connection, rows)
         before_commit: list[Inserted] = []
-        is_alone = len(rows) == 1 and _is_plain(rows[0])
+        is_alone = not times and len(rows) == 1 and _is_plain(rows[0])
 
         def work(tx: OwnTx) -> list[Inserted]:
             inserter = Inserter(tx, self.sql, self.queries, key_conflict=self.settings.key_conflict)
             if is_alone:
                 return inserter.alone(tx, rows[0])
             before_commit[:] = inserter.run(rows)
-            return list(before_commit)
+            return inserter.commit_with_times(tx, rows, before_commit) if times else list(before_commit)
 
         for _ in range(UNKNOWN_TRIES):
             try:
-                return self.db.write(work, crash="enqueue.before_commit")
+                return self._write(work, patient)
             except StoreUnknown as unknown:
                 if is_alone:  # its id would have come with the answer
                     raise _unknown(unknown) from unknown
                 if self._is_stored(rows, before_commit, unknown):
-                    return list(before_commit)
+                    return self._with_times(before_commit, unknown) if times else list(before_commit)
                 # A key makes the second sending harmless; without one it could make a second task.
                 if any(row.idempotency_key is None for row in rows):
                     raise _unknown(unknown) from unknown
         raise EnqueueUnknown("the answer to COMMIT was lost again and again; the tasks may or may not be stored")
+
+    def _write(self, work: Callable[[OwnTx], list[Inserted]], patient: bool) -> list[Inserted]:
+        try:
+            return self.db.write(work, lock_waits=LOCK_WAIT_TRIES if patient else 0, crash="enqueue.before_commit")
+        except LockWait as held:
+            raise StoreBusy("rows stayed locked by another transaction") from held
 
     def visible(self, ids: Sequence[int]) -> set[int]:
         """Which of these ids are committed and pending, read on an own connection."""
@@ -81,6 +96,14 @@ class ProducingStore(StoreBase):
             stored.get(a.id) == (row.task_type, row.payload) or (not a.created and a.id in stored)
             for a, row in zip(answers, rows, strict=True)
         )
+
+    def _with_times(self, answers: Sequence[Inserted], unknown: StoreUnknown) -> list[Inserted]:
+        ids = [a.id for a in answers if a.created]
+        try:
+            times = times_of(self.db.read(lambda tx: tx.rows(self.queries.times(ids)))) if ids else {}
+        except TandemQError as cause:
+            raise _unknown(unknown) from cause
+        return [replace(a, times=times.get(a.id)) for a in answers]
 
     def _insert_on(self, transaction: Transaction, rows: Sequence[NewRow]) -> list[Inserted]:
         connection = after_commit.connection_of(transaction)

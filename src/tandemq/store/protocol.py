@@ -25,7 +25,7 @@ from tandemq.store.answers import (
     WorkerRecord,
 )
 from tandemq.store.facts import Diagnosing
-from tandemq.store.questions import Auditing, Inspecting
+from tandemq.store.questions import Auditing, Holdings, Inspecting, TokenKeeping
 from tandemq.store.runs import Replaying
 
 #: A SQLAlchemy Connection, Session or (inside ``run_sync``) the sync twin of an AsyncSession. Kept opaque here.
@@ -40,14 +40,22 @@ Judge: TypeAlias = Callable[[Lease], Verdict | None]
 class Producing(Protocol):
     """Inserting tasks."""
 
-    def insert(self, rows: Sequence[NewRow], *, connection: Transaction | None = None) -> list[Inserted]:
+    def insert(
+        self,
+        rows: Sequence[NewRow],
+        *,
+        connection: Transaction | None = None,
+        times: bool = False,
+        patient: bool = True,
+    ) -> list[Inserted]:
         """Store rows, answers in input order; atomic per call without ``connection``: all rows or none.
 
         Keyless rows: one multi-row INSERT (at most 1,000 rows a statement, callers chunk). Keyed rows: one INSERT
         each, in key order; an existing equal task gives ``created`` False, an unequal one IdempotencyConflict.
         ``run_at`` is never stored in the past. With ``connection`` everything happens in the caller's transaction,
         nothing of its session is changed, and nothing is committed. A COMMIT whose answer was lost: with keys looked
-        up again, otherwise EnqueueUnknown.
+        up again, otherwise EnqueueUnknown. ``times`` (not with ``connection``): answers of new rows carry theirs.
+        Rows that others hold are waited for, about 15 s; unless ``patient`` once, 3 s. Then StoreBusy.
         """
         ...
 
@@ -256,7 +264,19 @@ class Recording(Protocol):
         ...
 
 
-class Store(Producing, Leasing, Surveying, Recording, Inspecting, Replaying, Auditing, Diagnosing, Protocol):
+class Store(
+    Producing,
+    Leasing,
+    Surveying,
+    Recording,
+    Inspecting,
+    Replaying,
+    Auditing,
+    TokenKeeping,
+    Holdings,
+    Diagnosing,
+    Protocol,
+):
     """All of it."""
 
     def close(self) -> None:

@@ -38,6 +38,13 @@ class Queries(Looks):
         """run_at of rows, and whether it lies ahead."""
         return f"SELECT id, run_at, run_at > {self.d.now} FROM {self.tasks} WHERE id IN ({id_list(ids)})"
 
+    def times(self, ids: Sequence[int]) -> str:
+        """What the database made of the times of new rows, and whether run_at lies ahead."""
+        return (
+            f"SELECT id, created_at, run_at, expires_at, run_at > {self.d.now} FROM {self.tasks}"
+            f" WHERE id IN ({id_list(ids)})"
+        )
+
     def ages(self, ids: Sequence[int]) -> str:
         """When rows were created, the time now, and their options."""
         return f"SELECT id, created_at, {self.d.now}, options FROM {self.tasks} WHERE id IN ({id_list(ids)})"
@@ -92,6 +99,20 @@ class Queries(Looks):
     def cancel_requested(self, ids: Collection[int]) -> str:
         """Rows with a cancel request."""
         return f"SELECT id FROM {self.tasks} WHERE id IN ({id_list(ids)}) AND cancel_requested_at > '{NOT_YET}'"
+
+    def holding(self) -> str:
+        """Parameter: id. Who holds a task, without locks and without its payload."""
+        return (
+            f"SELECT t.id, t.status, t.worker_id, t.cancel_requested_at > '{NOT_YET}', t.queue, t.priority,"
+            " t.task_type, t.options, t.attempts, t.max_retries, t.replays, t.fence, t.lease_token,"
+            " c.worker_id, c.expires_at, c.ids"
+            f" FROM {self.tasks} t LEFT JOIN {self.claims} c ON c.lease_token = t.lease_token AND t.{RUNNING}"
+            f" WHERE t.id = {self.d.p}"
+        )
+
+    def types_of(self, ids: Sequence[int]) -> str:
+        """Which types tasks are of."""
+        return f"SELECT id, task_type FROM {self.tasks} WHERE id IN ({id_list(ids)})"
 
     def expired_claims(self) -> str:
         """Parameter: limit. The table holds one row per batch in work: it is small, and has no index to keep."""

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
 from tandemq.core.audit import AuditPage, Deed
 from tandemq.core.lifecycle import Status
 from tandemq.core.task import Task
-from tandemq.store.answers import DeadKind, Filter, Page, PruneCursor, PruneRule
+from tandemq.core.tokens import LiveTokens, NewToken, Token
+from tandemq.store.answers import DeadKind, Filter, Holding, Page, PruneCursor, PruneRule
 
 
 class Inspecting(Protocol):
     """What people ask for; never counts a big table."""
 
     def get(self, task_id: int, *, attempts: bool = False) -> Task | None:
-        """One row."""
+        """One row; with ``attempts`` its newest 100 failed ones (``full`` knows all)."""
         ...
 
     def ending(self, task_id: int) -> tuple[Status, str | None, str | None, str | None] | None:
         """(status, result, last_error, dead_reason) by primary key, for waiting callers."""
         ...
 
-    def find(self, where: Filter, *, limit: int, after: int | None = None) -> Page:
-        """Newest first by id, keyset pages. Reads a bounded number of rows: see ``Page`` for what that means."""
+    def find(self, where: Filter, *, limit: int, after: int | None = None, max_bytes: int | None = None) -> Page:
+        """Newest first by id, keyset pages. Reads a bounded number of rows: see ``Page`` for what that means.
+
+        A page ends before payloads, results and errors together are over ``max_bytes``, but not before its first task.
+        """
         ...
 
     def find_ids(self, where: Filter, *, limit: int, after: int | None = None) -> tuple[list[int], int | None]:
@@ -110,6 +114,42 @@ class Inspecting(Protocol):
 
     def prune(self, ids: Sequence[int], rule: PruneRule, *, deed: Deed | None = None) -> int:
         """Delete what of these ids the rule still means; rows that others hold are left alone. Keyed ones as above."""
+        ...
+
+
+class TokenKeeping(Protocol):
+    """Tokens of the HTTP API. Small: whoever lists them reads them all."""
+
+    def add_token(self, new: NewToken, *, deed: Deed) -> None:
+        """Store it, in one transaction with the audit row. Repeated by itself when the answer to COMMIT was lost."""
+        ...
+
+    def tokens(self) -> list[Token]:
+        """All of them, newest first."""
+        ...
+
+    def live_tokens(self) -> LiveTokens:
+        """Those that are neither revoked nor expired, by the database's clock; one round trip as long as any is."""
+        ...
+
+    def revoke_tokens(self, ids: Collection[str], *, deed: Deed) -> int:
+        """Revoke what of these is not revoked yet, and write the audit row if that was any; how many."""
+        ...
+
+    def note_tokens_used(self, ids: Collection[str]) -> None:
+        """Move ``last_used_at`` to now, where that is not less than a minute old."""
+        ...
+
+
+class Holdings(Protocol):
+    """What a worker that is no process of ours is judged by before anything is written; plain reads."""
+
+    def holding(self, task_id: int) -> Holding | None:
+        """Who holds a task, without its payload; None if there is none."""
+        ...
+
+    def types_of(self, ids: Sequence[int]) -> dict[int, str]:
+        """The types of those tasks that exist."""
         ...
 
 

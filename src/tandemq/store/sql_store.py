@@ -12,7 +12,9 @@ from tandemq.store.letters import LettersStore
 from tandemq.store.producing import ProducingStore
 from tandemq.store.queues import QueuesStore
 from tandemq.store.recording import RecordingStore
+from tandemq.store.remote import RemoteStore
 from tandemq.store.replaying import ReplayingStore
+from tandemq.store.tokens import TokensStore
 
 if TYPE_CHECKING:
     from tandemq.store.protocol import Store
@@ -26,6 +28,8 @@ class SqlStore(
     LettersStore,
     ReplayingStore,
     QueuesStore,
+    TokensStore,
+    RemoteStore,
     RecordingStore,
     DiagnosingStore,
 ):

@@ -35,7 +35,7 @@ class Tables:
         self.tasks, self.claims, self.attempts = f"{prefix}tasks", f"{prefix}claims", f"{prefix}task_attempts"
         self.queues, self.workers, self.counts = f"{prefix}queues", f"{prefix}workers", f"{prefix}task_counts"
         self.meta, self.leaders, self.migrations = f"{prefix}meta", f"{prefix}leaders", f"{prefix}migrations"
-        self.audit_log = f"{prefix}audit_log"
+        self.audit_log, self.api_tokens = f"{prefix}audit_log", f"{prefix}api_tokens"
         self.replay_runs, self.replay_items = f"{prefix}replay_runs", f"{prefix}replay_items"
 
 
