@@ -3,7 +3,7 @@
 SHELL = /bin/sh
 export PYTHON
 
-.PHONY: help demo test test-fast scenarios chaos chaos-long bench bench-scale check clean
+.PHONY: help demo test test-fast scenarios chaos chaos-long fuzz bench bench-scale check clean
 
 help:
 	@echo 'make demo       run the queue on real input, no server needed (at most a minute)'
@@ -14,6 +14,7 @@ help:
 	@echo 'make scenarios  the field scenarios at their full size'
 	@echo 'make chaos      20,000 tasks under every fault, and broken copies of tandemq that must be found out (six minutes)'
 	@echo 'make chaos-long  the same with 1,000,000 tasks and 1,000 kills (ARGS=--help says what can be chosen)'
+	@echo 'make fuzz       10,000 requests that schemathesis makes of the OpenAPI document (ARGS=--seed N repeats a run)'
 	@echo 'make bench      measure tandemq beside its ceiling and other queues (ARGS=--quick: 3 minutes, no peers)'
 	@echo 'make bench-scale  with millions of finished and of waiting rows, and memory over a million tasks'
 	@echo 'make clean      remove what the above made'
@@ -51,6 +52,10 @@ chaos: .venv/.dev
 chaos-long: .venv/.dev
 	@sh dev/provide_servers.sh
 	@.venv/bin/python -m tests.chaos --long $(ARGS)
+
+fuzz: .venv/.dev
+	@sh dev/provide_servers.sh
+	@.venv/bin/python -m tests.http.fuzz $(ARGS)
 
 bench: .venv/.dev
 	@sh dev/provide_servers.sh

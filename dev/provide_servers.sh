@@ -1,5 +1,5 @@
 #!/bin/sh
-# Provide redis-server and mariadbd (or mysqld) for the tests, and stop: already there; else, as root, installed; else downloaded
+# Provide redis-server and mariadbd (or mysqld) for the tests (as root also node and curl), and stop: already there; else, as root, installed; else downloaded
 # and unpacked under .cache/servers/root without root; else one line to copy, and exit 1.
 # Servers that TANDEMQ_TEST_DATABASE_URL and TANDEMQ_TEST_REDIS_URL name are used as they are.
 # No service is started, stopped or configured, and no package is removed.
@@ -43,6 +43,14 @@ unpack_without_root() {
     rm -rf "$apt"
 }
 
+# Programs of the examples. Where they cannot be installed the tests that need them say what to type.
+programs=''
+command -v node >/dev/null 2>&1 || programs='nodejs '
+command -v curl >/dev/null 2>&1 || programs="${programs}curl"
+if [ -n "$programs" ] && [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then
+    # shellcheck disable=SC2086 # a list of packages
+    sh dev/install_as_root.sh $programs
+fi
 missing=$(lacking)
 [ -z "$missing" ] && exit 0
 mkdir -p .cache/servers

@@ -10,12 +10,11 @@ from dataclasses import fields
 from typing import Any
 
 import httpx
-import uvicorn
 
 from tandemq import TandemQ
 from tandemq.core.settings import Settings
 from tandemq.http import ApiOptions
-from tandemq.http.server import config_of
+from tandemq.http.server import ApiServer, config_of
 from tests.waiting import eventually
 
 
@@ -27,8 +26,8 @@ def app_of(settings: Settings, **more: Any) -> TandemQ:
 class ServedApi:
     """A running API."""
 
-    def __init__(self, app: TandemQ, url: str) -> None:
-        self.app, self.url = app, url
+    def __init__(self, app: TandemQ, url: str, server: ApiServer) -> None:
+        self.app, self.url, self.server, self.api = app, url, server, server.api
 
     def client(self, token: str | None = None, **options: Any) -> httpx.Client:
         """A client that does not follow this machine's proxies; close it, or use it as a context manager."""
@@ -37,18 +36,25 @@ class ServedApi:
 
 
 @contextmanager
-def served(settings: Settings, *, app: TandemQ | None = None, **options: Any) -> Iterator[ServedApi]:
-    """Serve it on a free port of the loopback; ``options`` are those of ApiOptions."""
+def served(
+    settings: Settings, *, app: TandemQ | None = None, send_buffer: int = 0, **options: Any
+) -> Iterator[ServedApi]:
+    """Serve it on a free port of the loopback, unless told one; ``options`` are those of ApiOptions.
+
+    ``send_buffer``: bytes that the kernel takes of an answer before its reader has to (0: its own choice).
+    """
     app = app or app_of(settings)
-    with socket.create_server(("127.0.0.1", 0), backlog=2048) as listener:
+    with socket.create_server(("127.0.0.1", options.pop("port", 0)), backlog=2048) as listener:
+        if send_buffer:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
         port = listener.getsockname()[1]
-        server = uvicorn.Server(config_of(app, ApiOptions(port=port, **options)))
+        server = ApiServer(config_of(app, ApiOptions(port=port, **options)))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="api", daemon=True)
         thread.start()
         eventually(lambda: server.started or not thread.is_alive(), 60)
         assert server.started, "the API did not start"
         try:
-            yield ServedApi(app, f"http://127.0.0.1:{port}")
+            yield ServedApi(app, f"http://127.0.0.1:{port}", server)
         finally:
             server.should_exit = True
             thread.join(30)

@@ -112,6 +112,20 @@ class InspectingContract(StoreContract):
         rest = timed.find(Filter(), limit=4, after=page.next)
         assert ([t.id for t in page.items + rest.items], rest.next) == (_ids(timed), None)
 
+    def test_a_page_may_be_bounded_in_bytes(self, store: SqlStore) -> None:
+        sizes = (10, 900, 400, 400, 10)
+        ids = [insert(store, payload=f'{{"x":"{"y" * n}"}}')[0] for n in sizes]
+        found, page = [], store.find(Filter(), limit=3, max_bytes=850)
+        while page.items:
+            found.append([task.id for task in page.items])
+            if page.next is None:
+                break
+            page = store.find(Filter(), limit=3, after=page.next, max_bytes=850)
+
+        # The one that is too large comes alone; three to a page are the most.
+        assert found == [[ids[4], ids[3], ids[2]], [ids[1]], [ids[0]]]
+        assert store.find(Filter(queue="none"), limit=3, max_bytes=850).items == ()
+
     def test_counts_are_per_queue_and_priority(self, timed: SqlStore) -> None:
         insert(timed, 2, queue="mail")
         insert(timed, 3, queue="mail", priority=20)

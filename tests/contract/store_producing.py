@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from tandemq.core.errors import IdempotencyConflict, InvalidType
 from tandemq.core.lifecycle import Status
 from tandemq.core.retry import QueuePolicy
-from tandemq.core.task import epoch_ms
+from tandemq.core.task import Task, epoch_ms
 from tandemq.store import SqlStore
 from tandemq.testing import FakeClock
 from tests.contract.store_contract import (
@@ -63,6 +63,28 @@ class ProducingContract(StoreContract):
             task = store.get(answers[n].id)
             assert task is not None
             assert task.payload == f'{{"n":{n}}}'
+
+    def test_the_times_that_are_asked_for_are_those_of_each_row(self, store: SqlStore) -> None:
+        at = datetime(2040, 1, 1, 0, 0, 0, 7, tzinfo=UTC)
+        rows = [
+            row(),
+            row(delay_s=60.0),
+            row(**KEY),
+            row(expires_s=90.0),
+            row(run_at=at, expires_at=at + timedelta(days=1)),
+            row(delay_s=120.0, idempotency_key="order-2"),
+            row(),
+            row(**KEY),
+        ]
+
+        answers = store.insert(rows, times=True)
+
+        for one, answer in zip(rows[:-1], answers, strict=False):
+            assert answer.times is not None
+            assert Task.just_inserted(one, answer.id, answer.times) == store.get(answer.id)
+        assert (answers[-1].id, answers[-1].created, answers[-1].times) == (answers[2].id, False, None)
+        assert store.insert([row(**KEY)], times=True)[0].times is None
+        assert store.insert(rows[:1])[0].times is None
 
     def test_ids_are_right_while_others_insert_too(self, store: SqlStore) -> None:
         def some(worker: int) -> list[tuple[int, str]]:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import pymysql
 import pytest
@@ -17,6 +18,7 @@ from tandemq.core.errors import (
     IdempotencyConflict,
     NotMigrated,
     PayloadTooLarge,
+    StoreBusy,
     StoreUnavailable,
     StoreUnknown,
 )
@@ -438,6 +440,29 @@ class TestLocks:
             thread.join()
 
         assert sorted(answers) == [False, False, True]
+
+    def test_who_is_not_patient_waits_for_a_key_once_and_hears_that_it_is_held(
+        self, store: SqlStore, other: pymysql.cursors.Cursor
+    ) -> None:
+        other.execute("INSERT INTO tandemq_tasks (task_type, payload, idempotency_key) VALUES ('shop.pay', '{}', 'k')")
+        waits: list[int] = []
+        real = store.db.write
+
+        def write(work: Any, *, lock_waits: int, crash: str = "") -> Any:
+            def counted(tx: Any) -> Any:
+                waits.append(1)
+                return work(tx)
+
+            return real(counted, lock_waits=lock_waits, crash=crash)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(store.db, "write", write)
+            with pytest.raises(StoreBusy):
+                store.insert([row(**KEY)], patient=False)
+        other.connection.rollback()
+
+        assert len(waits) == 1
+        assert store.insert([row(**KEY)], patient=False)[0].created
 
     def test_a_key_of_an_uncommitted_other_task_is_a_conflict_once_it_commits(
         self, store: SqlStore, other: pymysql.cursors.Cursor, in_statement: Callable[..., None]

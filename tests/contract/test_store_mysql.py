@@ -15,6 +15,7 @@ from tests.contract.store_queues import QueuesContract
 from tests.contract.store_replaying import ReplayingContract
 from tests.contract.store_searching import SearchingContract
 from tests.contract.store_settling import SettlingContract
+from tests.contract.store_tokens import TokensContract
 from tests.contract.store_transactions import TransactionsContract
 
 
@@ -29,6 +30,7 @@ class TestMySqlStore(
     TransactionsContract,
     AgingContract,
     QueuesContract,
+    TokensContract,
 ):
     @pytest.fixture
     def settings(self, mysql_url: str) -> Settings:

@@ -17,6 +17,7 @@ from tests.contract.store_queues import QueuesContract
 from tests.contract.store_replaying import ReplayingContract
 from tests.contract.store_searching import SearchingContract
 from tests.contract.store_settling import SettlingContract
+from tests.contract.store_tokens import TokensContract
 from tests.contract.store_transactions import TransactionsContract
 
 
@@ -31,6 +32,7 @@ class TestSqliteStore(
     TransactionsContract,
     AgingContract,
     QueuesContract,
+    TokensContract,
 ):
     @pytest.fixture
     def settings(self, tmp_path: Path) -> Settings:

@@ -2,7 +2,7 @@
 
 - ``python``: the first line ``# name.py`` names the file it is written to.
 - ``console``: each ``$ line`` is run by a shell; ``line &`` runs on in the background until the page is done. Lines
-  below it must come out in this order, ``...`` standing for anything.
+  below it must come out in this order, ``...`` standing for anything. Port 8000 is a free one in its stead.
 - ``sql``: run in the page's database. Needs ``<!-- servers -->`` in the page, which gives it MySQL and Redis;
   without it the page runs on the embedded default.
 - anything else, and blocks whose info string says ``no-run``, is for reading.
@@ -14,12 +14,13 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.servers import ROOT
+from tests.servers import ROOT, free_port
 from tests.waiting import eventually
 
 FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -90,7 +91,9 @@ class Reader:
         self.folder = folder
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("TANDEMQ_", "COLUMNS", "FORCE_COLOR"))}
         path = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", "")])
-        self.environ = kept | {"PATH": path, "PYTHONUNBUFFERED": "1"} | environ
+        self.port = free_port()
+        own = {"PATH": path, "PYTHONUNBUFFERED": "1", "TANDEMQ_API_PORT": str(self.port)}
+        self.environ = kept | own | {"TANDEMQ_API_URL": f"http://127.0.0.1:{self.port}"} | environ
         self._background: list[subprocess.Popen[bytes]] = []
 
     def write(self, block: Block) -> None:
@@ -103,6 +106,7 @@ class Reader:
 
     def type(self, said: Said) -> None:
         """Run one command; AssertionError when it fails or says something else."""
+        said = Said(said.command.replace("127.0.0.1:8000", f"127.0.0.1:{self.port}"), said.expected)
         if said.command.startswith("export "):
             name, _, value = said.command.removeprefix("export ").partition("=")
             self.environ[name] = value
@@ -146,16 +150,22 @@ class Reader:
             " worker"
         ):  # a reader looks before going on; what is typed next may wait only so long for it
             eventually(self._a_worker_is_there, 60, path.read_text, every_s=0.5)
+        if command.endswith(" api"):
+            eventually(self._the_api_is_there, 60, path.read_text, every_s=0.1)
 
     def _a_worker_is_there(self) -> bool:
         command = ["tandemq", "workers", "--json"]
         done = subprocess.run(command, cwd=self.folder, env=self.environ, capture_output=True, text=True, check=True)
         return any(worker["alive"] for worker in json.loads(done.stdout)["items"])
 
+    def _the_api_is_there(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
     def leave(self) -> list[int]:
         """End what runs in the background, as a service manager would; the exit codes."""
         codes = []
-        for process in self._background:
+        for process in reversed(self._background):  # a worker before the API that it asks
             process.send_signal(signal.SIGTERM)
             try:
                 codes.append(process.wait(COMMAND_S))

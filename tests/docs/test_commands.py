@@ -111,6 +111,26 @@ def test_ci_runs_make_test_then_make_chaos_and_nothing_else() -> None:
     assert not any(re.search(r"\b(pip|pytest|git)\b", line) for line in lines)
 
 
+def test_root_installs_the_programs_of_the_examples(tmp_path: Path) -> None:
+    """Only the ones that are missing; servers that are named by a URL are not looked for."""
+    (bin_, dev) = (tmp_path / "bin", tmp_path / "dev")
+    for folder in (bin_, dev):
+        folder.mkdir()
+    for name in ("dirname", "sh"):
+        (bin_ / name).symlink_to(str(shutil.which(name)))
+    _program(bin_, "id", "echo 0")
+    _program(bin_, "apt-get", "exit 1")
+    _program(dev, "install_as_root.sh", f'echo "$@" >>{tmp_path}/installed')
+    (dev / "provide_servers.sh").write_text((ROOT / "dev" / "provide_servers.sh").read_text())
+    environ = {"PATH": str(bin_), "TANDEMQ_TEST_REDIS_URL": "redis://x", "TANDEMQ_TEST_DATABASE_URL": "mysql://x"}
+
+    for present in ("none", "node", "curl"):
+        _program(bin_, present, "exit 0")
+        subprocess.run(["/bin/sh", str(dev / "provide_servers.sh")], env=environ, check=True)
+
+    assert (tmp_path / "installed").read_text().splitlines() == ["nodejs curl", "curl"]
+
+
 def test_missing_servers_are_named_with_the_command_that_brings_them(tmp_path: Path) -> None:
     """No server, no apt-get: one line to copy, and a failure."""
     for name in ("dirname", "id", "mkdir"):

@@ -6,7 +6,10 @@ import configparser
 import json
 import re
 
+import pytest
+
 from tandemq.core.settings import Settings
+from tandemq.http import ApiOptions
 from tests.servers import ROOT
 
 DEPLOY = ROOT / "deploy"
@@ -54,13 +57,21 @@ def _services() -> dict[str, str]:
 def test_compose_has_both_servers_a_migration_and_a_worker_in_order() -> None:
     services = _services()
 
-    assert set(services) == {"mysql", "redis", "migrate", "worker"}
+    assert set(services) == {"mysql", "redis", "migrate", "worker", "api"}
     assert "--maxmemory-policy noeviction" in services["redis"]
     assert "--innodb-flush-log-at-trx-commit=1" in services["mysql"]
-    assert all("healthcheck:" in services[name] for name in ("mysql", "redis", "worker"))
+    assert all("healthcheck:" in services[name] for name in ("mysql", "redis", "worker", "api"))
     assert re.search(r"mysql:\n\s+condition: service_healthy", services["migrate"])
     assert re.search(r"migrate:\n\s+condition: service_completed_successfully", services["worker"])
     assert re.search(r"redis:\n\s+condition: service_healthy", services["worker"])
+
+
+def test_composes_api_is_asked_for_and_reached_from_this_machine_only() -> None:
+    api = _services()["api"]
+
+    assert 'profiles: ["api"]' in api  # without a token it does not start, and would be started again and again
+    assert re.search(r'ports: \["127\.0\.0\.1:(\d+):\1"\]', api)
+    assert any('".[http]"' in rest for word, rest in _instructions() if word == "RUN")
 
 
 def test_compose_refuses_to_start_without_passwords_and_holds_none() -> None:
@@ -86,10 +97,10 @@ def test_compose_waits_longer_than_the_worker_drains() -> None:
     assert int(patience[1]) >= int(grace[1]) + 10
 
 
-def _unit() -> configparser.ConfigParser:
+def _unit(name: str = "worker") -> configparser.ConfigParser:
     unit = configparser.ConfigParser(interpolation=None, strict=True, delimiters=("=",))
     unit.optionxform = str  # type: ignore[assignment,method-assign]
-    unit.read_string((DEPLOY / "tandemq-worker.service").read_text())
+    unit.read_string((DEPLOY / f"tandemq-{name}.service").read_text())
     return unit
 
 
@@ -104,8 +115,20 @@ def test_the_unit_drains_and_only_then_kills() -> None:
     assert service["Restart"] == "always"
 
 
-def test_the_unit_is_hardened_and_keeps_secrets_out_of_itself() -> None:
-    unit = _unit()
+def test_the_api_has_time_to_answer_before_it_is_killed() -> None:
+    service = _unit("api")["Service"]
+
+    assert service["ExecStart"].split()[1:4] == ["api", "--host", "127.0.0.1"]
+    assert service["KillMode"] == "mixed"
+    assert int(service["TimeoutStopSec"]) >= ApiOptions().grace_s + 10
+    patience = re.search(r"stop_grace_period: (\d+)s", _services()["api"])
+    assert patience is not None
+    assert int(patience[1]) >= ApiOptions().grace_s + 10
+
+
+@pytest.mark.parametrize("name", ["worker", "api"])
+def test_a_unit_is_hardened_and_keeps_secrets_out_of_itself(name: str) -> None:
+    unit = _unit(name)
     service = unit["Service"]
 
     assert set(unit.sections()) == {"Unit", "Service", "Install"}

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.blocks import Block, Reader, blocks, commands, needs_servers, pages
+from tests.docs.blocks import FENCE, Block, Reader, blocks, commands, needs_servers, pages
+from tests.foreign import program
 from tests.servers import ROOT, MySQLServer
 
 
@@ -37,6 +38,8 @@ def test_a_page_runs_on_real_servers(
 
 
 def _read(page: Path, reader: Reader, run_sql: Callable[[str], None] | None) -> None:
+    if any("curl " in block.text for block in blocks(page)):
+        program("curl")
     shutil.copytree(ROOT / "examples", reader.folder / "examples", ignore=shutil.ignore_patterns("__pycache__", ".*"))
     try:
         for block in blocks(page):
@@ -63,7 +66,7 @@ def _do(block: Block, reader: Reader, run_sql: Callable[[str], None] | None) -> 
 def test_every_link_within_the_repository_leads_somewhere() -> None:
     broken = []
     for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy").glob("*.md")]:
-        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()):
+        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", FENCE.sub("", page.read_text())):
             if "://" not in target and not (page.parent / target).exists():
                 broken.append(f"{_name(page)}: {target}")
     assert broken == []

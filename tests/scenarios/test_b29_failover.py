@@ -4,7 +4,11 @@ Required, with a user that may not write to a read-only server, under load: read
 server stopped for as long: nothing is accepted meanwhile (the caller is told that the database is unavailable), no
 attempt is used, no task fails or is dead, no process exits; five seconds after the end everything goes on. Every
 connection that was open when the server became read-only is gone afterwards: after a failover it would be one to the
-old primary. (HTTP's 503 comes with its own issue.)
+old primary.
+
+Over HTTP: 503 with Retry-After meanwhile, and neither an error of another kind nor a request that hangs; at most five
+seconds after the end POST /jobs answers 201 again, from the same process. What was answered with 201, and nothing else,
+is stored.
 """
 
 from __future__ import annotations
@@ -13,10 +17,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tandemq.core.errors import EnqueueUnknown, StoreUnavailable
 from tandemq.core.settings import Settings
+from tests.apiprocess import running
 from tests.probe import Probe
 from tests.scenarios.sizes import size
 from tests.scenarios.truth import PACE, SLACK, assert_settled, row_count
@@ -120,3 +126,55 @@ def _try(work: Bench) -> list[int]:
         return work.ids("noop", 8)
     except StoreUnavailable:
         return []
+
+
+@pytest.mark.parametrize("how", ["read-only", "stopped"])
+def test_over_http_it_is_503_meanwhile_and_201_right_after(
+    work: Bench, server: MySQLServer, weather: Weather, tmp_path: Path, how: str
+) -> None:
+    with running(work.settings, tmp_path) as api, api.client() as client:
+
+        def post() -> httpx.Response:
+            return client.post("/jobs", json={"type": "noop"})
+
+        def load(seconds: float) -> list[httpx.Response]:
+            answers, end = [post()], time.monotonic() + seconds
+            while time.monotonic() < end:
+                answers.append(post())
+                time.sleep(0.02)
+            return answers
+
+        before = load(1.0)
+        assert {answer.status_code for answer in before} == {201}
+        if how == "read-only":
+            server.sql("SET GLOBAL read_only = 1")
+        else:
+            server.stop()
+        meanwhile = load(AWAY_S)
+        assert client.get("/health/live").status_code == 200
+        assert client.get("/health/ready").json()["database"] == ("ok" if how == "read-only" else "away")
+        if how == "read-only":
+            server.sql("SET GLOBAL read_only = 0")
+        else:
+            server.start()
+        back_at = time.monotonic()
+        first = eventually(
+            lambda: (answer := post()).status_code == 201 and answer, GOES_ON_S + SLACK + weather.slack_s
+        )
+        goes_on_s = time.monotonic() - back_at
+        after = load(1.0)
+
+        refused = [answer for answer in meanwhile if answer.status_code != 201]
+        assert {answer.status_code for answer in refused} == {503}
+        longest_s = max(answer.elapsed.total_seconds() for answer in refused)
+        print(f"{how}: {len(refused)} requests refused, the slowest in {longest_s:.2f} s; 201 {goes_on_s:.2f} s after")
+        for answer in refused:
+            assert int(answer.headers["retry-after"]) >= 1
+            assert answer.json()["type"] == "urn:tandemq:problem:unavailable", "nothing was stored, which is known"
+            assert answer.headers["content-type"] == "application/problem+json"
+        assert refused == meanwhile, "accepted by a database that takes nothing"
+        assert {answer.status_code for answer in after} == {201}
+        accepted = [answer.json()["id"] for answer in (*before, first, *after)]
+        assert len(set(accepted)) == len(accepted) == row_count(work)
+        api.process.terminate()
+        assert api.wait() == 0

@@ -124,13 +124,15 @@ def test_bad_values_are_refused_in_python(work: Bench) -> None:
 
 
 def test_bad_values_are_refused_by_the_command_line(work: Bench) -> None:
-    bodies = [{"type": "b.fail", "payload": {}, "max_retries": value} for value in REFUSED.values()]
+    # To JSON, 3.0 is an integer: some languages write all their numbers so.
+    refused = [value for name, value in REFUSED.items() if name != "whole fraction"]
+    bodies = [{"type": "b.fail", "payload": {}, "max_retries": value} for value in refused]
     good = {"type": "b.fail", "payload": {}, "max_retries": 0}
     null = {"type": "b.fail", "payload": {}, "max_retries": None}  # left out: the default
     lines = "".join(json.dumps(body) + "\n" for body in [*bodies, good, null])
     answer = tandemq(work.settings, "enqueue", "--file", "-", "--keep-going", "--json", stdin=lines, code=1)
-    assert (answer.json["bad"], answer.json["stored"]) == (len(REFUSED), 2)
-    assert answer.err.count("max_retries") == len(REFUSED)
+    assert (answer.json["bad"], answer.json["stored"]) == (len(refused), 2)
+    assert answer.err.count("max_retries") == len(refused)
     assert sql(work, "SELECT max_retries FROM {t}tasks ORDER BY id") == [(0,), (3,)]
     tandemq(work.settings, "enqueue", "--file", "-", stdin=json.dumps(bodies[0]), code=2)
     for text in size(("-1",), ("-1", "2.5", "null")):

@@ -75,6 +75,29 @@ def test_work_goes_on_after_the_set_time_and_redis_is_tried_now_and_then(clock: 
     assert not mode.is_back(), "nothing was done without it"
 
 
+def test_redis_that_is_back_in_the_middle_of_a_look_does_not_confuse_it(clock: FakeClock) -> None:
+    rows, asked = Rows({LOW: [1, 2]}), list[int]()
+    rows.held = {1}
+    mode = without(rows, clock)
+    mode.failed()
+
+    def claim(level: Level, ids: list[int]) -> Collection[int]:
+        asked.extend(ids)
+        no_work = rows.claim(level, ids)
+        mode.is_back()  # another thread has popped
+        return no_work
+
+    mode.look(lambda: 1, claim)
+    assert asked == [1, 2], "what was passed over stays so for this look"
+
+
+def test_a_look_that_sets_no_pace_puts_off_no_other(clock: FakeClock) -> None:
+    rows = Rows({LOW: [1]})
+    mode = without(rows, clock)
+    mode.look(lambda: 1, rows.claim, sets_pace=False)
+    assert (rows.claimed, mode.next_look_s) == ([1], 0)
+
+
 def test_a_look_goes_through_all_levels_of_the_worker_as_a_pop_would(clock: FakeClock) -> None:
     rows = Rows({FOREIGN: [1], LOW: [2, 3], HIGH: [4, 5], OTHER: [6, 7]})
     without(rows, clock).look(lambda: 100, rows.claim)

@@ -28,6 +28,7 @@ TREE: dict[str, tuple[str, ...]] = {
     "Unavailable": ("TandemQError",),
     "StoreUnavailable": ("Unavailable",),
     "StoreUnknown": ("StoreUnavailable",),
+    "StoreBusy": ("StoreUnavailable",),
     "BrokerUnavailable": ("Unavailable",),
     # Raised by or into handlers; user code must be able to tell them from tandemq's own errors.
     "Retry": ("Exception",),

@@ -37,6 +37,7 @@ PUBLIC = [
     "Settings",
     "Snooze",
     "Status",
+    "StoreBusy",
     "StoreRefused",
     "StoreUnavailable",
     "StoreUnknown",
@@ -75,6 +76,7 @@ APP = [
     "get",
     "handler",
     "import_tasks",
+    "offload",
     "producer",
     "prune",
     "push",
@@ -84,6 +86,7 @@ APP = [
     "stats",
     "store",
     "task",
+    "tokens",
     "why",
     "workers",
 ]
