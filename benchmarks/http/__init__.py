@@ -1,0 +1,1 @@
+"""``POST /jobs`` beside a plain handler: ``python -m benchmarks.http --help``."""
