@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -41,6 +42,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     if any(item.get_closest_marker("servers") for item in session.items) and (lacking := servers.missing()):
         pytest.exit(lacking, returncode=1)
+
+
+@pytest.fixture(autouse=True)
+def log_levels() -> Iterator[None]:
+    """Verbs that are run inside the test process (demo, bench) silence the log for good: not for the next test."""
+    yield
+    logging.getLogger("tandemq").setLevel(logging.NOTSET)
 
 
 @pytest.fixture(scope="session")
