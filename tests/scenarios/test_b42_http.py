@@ -27,6 +27,10 @@ from tests.scenarios.truth import CALM
 pytestmark = [pytest.mark.scenario, pytest.mark.timeout(300)]
 
 
+#: The newest so many failed attempts are shown with a job.
+SHOWN = 100
+
+
 @pytest.fixture
 def api(settings_for: Callable[..., Settings], mysql_url: str, redis_url: str) -> Iterator[ServedApi]:
     with served(settings_for(mysql_url, redis_url, **CALM)) as made:
@@ -69,7 +73,7 @@ def test_exactly_so_many_runs_and_as_many_again_after_a_replay(api: ServedApi, c
         job = client.get(f"/jobs/{task_id}").json()
         assert (job["status"], job["attempts"], job["max_retries"], job["retry_count"]) == ("dead", n + 1, n, n)
         assert (job["dead_reason"], job["error"]) == ("retries_exhausted", f"attempt {n + 1}")
-        assert [a["attempt"] for a in job["attempts_log"]] == seen[task_id]
+        assert [a["attempt"] for a in job["attempts_log"]] == seen[task_id][-SHOWN:]
     assert claim(client) == []
 
     again = ids if FULL else {n: i for n, i in ids.items() if n < 299}
@@ -80,7 +84,8 @@ def test_exactly_so_many_runs_and_as_many_again_after_a_replay(api: ServedApi, c
     assert {n: seen[i] for n, i in again.items()} == {n: list(range(1, n + 2)) for n in again}
     for n, task_id in again.items():
         job = client.get(f"/jobs/{task_id}").json()
-        assert (job["attempts"], job["replays"], len(job["attempts_log"])) == (n + 1, 1, n + 1 + n + 2 - first[n])
+        assert (job["attempts"], job["replays"]) == (n + 1, 1)
+        assert len(job["attempts_log"]) == min(SHOWN, n + 1 + n + 2 - first[n])
         assert Counter(a["outcome"] for a in job["attempts_log"]) == {"failed": len(job["attempts_log"])}
 
 
