@@ -37,7 +37,7 @@ class _Walk:
     def _scalar(self, value: Any, path: str) -> Any:
         kind = type(value)
         if kind is str:
-            if value.isascii() or _is_utf8(value):
+            if value.isascii() or is_utf8(value):
                 return value
             raise InvalidTask(f"{path} holds a lone surrogate, which UTF-8 cannot carry", field=path)
         if kind is int:
@@ -79,18 +79,19 @@ def is_plain(value: Any, depth: int = 0) -> bool:
     kind = type(value)
     if kind is dict:
         return depth < MAX_DEPTH and all(
-            type(k) is str and (k.isascii() or _is_utf8(k)) and is_plain(v, depth + 1) for k, v in value.items()
+            type(k) is str and (k.isascii() or is_utf8(k)) and is_plain(v, depth + 1) for k, v in value.items()
         )
     if kind is list:
         return depth < MAX_DEPTH and all(is_plain(v, depth + 1) for v in value)
     if kind is str:
-        return value.isascii() or _is_utf8(value)
+        return value.isascii() or is_utf8(value)
     if kind is int:
         return bool(value.bit_length() <= MAX_INT_BITS)
     return value is None or kind is bool or (kind is float and math.isfinite(value))
 
 
-def _is_utf8(value: str) -> bool:
+def is_utf8(value: str) -> bool:
+    """Whether UTF-8 can carry it: it holds no lone surrogate."""
     try:
         value.encode()
     except UnicodeEncodeError:

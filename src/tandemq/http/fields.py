@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, NoReturn
 
 from tandemq.core import values
+from tandemq.core.codec import is_utf8
 from tandemq.http.calls import MAX_ID
 from tandemq.http.problems import Problem
 
@@ -71,7 +72,7 @@ def text(limit: int, *, least: int = 0) -> Check:
     def check(value: Any, field: str) -> str:
         if not isinstance(value, str) or not least <= len(value) <= limit:
             refuse(field, f"a text of {least} to {limit} characters", value)
-        if not _is_utf8(value):
+        if not is_utf8(value):
             raise Problem("invalid", f"{field} holds a lone surrogate, which UTF-8 cannot carry", field=field)
         return value
 
@@ -151,14 +152,6 @@ def _shown(value: Any) -> str:
     except ValueError:  # an integer of thousands of digits
         return "that number"
     return shown if len(shown) <= 60 else f"{shown[:60]}..."
-
-
-def _is_utf8(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 worker_id: Final = matching(WORKER_PATTERN, "1 to 64 printable ASCII characters without blanks at the ends")
