@@ -1,5 +1,6 @@
 #!/bin/sh
-# Provide redis-server and mariadbd (or mysqld) for the tests (as root also node and curl), and stop: already there; else, as root, installed; else downloaded
+# Provide redis-server, mariadbd (or mysqld) and tmux for the tests (as root also node and curl), and stop: already there; else, as root,
+# installed; else downloaded
 # and unpacked under .cache/servers/root without root; else one line to copy, and exit 1.
 # Servers that TANDEMQ_TEST_DATABASE_URL and TANDEMQ_TEST_REDIS_URL name are used as they are.
 # No service is started, stopped or configured, and no package is removed.
@@ -19,6 +20,7 @@ has() {
 lacking() {
     [ -n "${TANDEMQ_TEST_REDIS_URL:-}" ] || has redis-server || printf 'redis-server '
     [ -n "${TANDEMQ_TEST_DATABASE_URL:-}" ] || has mariadbd mysqld || printf 'mariadb-server '
+    has tmux || printf 'tmux '
 }
 
 unpack_without_root() {

@@ -28,14 +28,23 @@ on_fast() {
 
 if [ "${1:-}" = --fast ]; then
     shift
-    sh dev/provide_fast.sh && sh dev/provide_servers.sh && on_fast "$@"
+    sh dev/provide_fast.sh && sh dev/provide_servers.sh && sh dev/provide_prometheus.sh && sh dev/provide_tools.sh && on_fast "$@"
     exit
 fi
 
 selection=''
+lacking=''
 exec 3>&1
 if ! lacking=$(sh dev/provide_servers.sh 2>&1 >&3); then
     selection='not servers'
+fi
+no_prometheus=''
+if ! no_prometheus=$(sh dev/provide_prometheus.sh 2>&1 >&3); then
+    selection="${selection:+$selection and }not prometheus"
+fi
+no_tools=''
+if ! no_tools=$(sh dev/provide_tools.sh 2>&1 >&3); then
+    selection="${selection:+$selection and }not tools"
 fi
 # Hundreds of processes import it; where PYTHONDONTWRITEBYTECODE is set each would compile it anew.
 $bin/python -m compileall -q src
@@ -47,7 +56,7 @@ step pytest on_pymysql -m "$selection" "$@"
 
 # Once more with the other drivers: what speaks to the servers most. `make test-fast` runs all of it.
 no_fast=''
-if [ -z "$selection" ]; then
+if [ -z "$lacking" ]; then
     if said=$(sh dev/provide_fast.sh 2>&1 >&3); then
         step pytest-fast on_fast -m servers tests/contract tests/crash/test_tx_points.py tests/integration/test_worker.py
     else
@@ -59,6 +68,8 @@ if [ -z "$selection" ]; then
 fi
 
 [ -z "$failed" ] || echo "FAILED:$failed" >&2
-[ -z "$selection" ] || echo "FAILED: the tests that need real servers did not run: $lacking" >&2
+[ -z "$lacking" ] || echo "FAILED: the tests that need real servers did not run: $lacking" >&2
+[ -z "$no_prometheus" ] || echo "FAILED: the alert rules were not tested: $no_prometheus" >&2
+case $selection in *'not tools') echo "FAILED: the files of deploy/ were not all checked: $no_tools" >&2 ;; esac
 [ -z "$no_fast" ] || echo "NOT CHECKED: $no_fast" >&2
 [ -z "$failed$selection" ]

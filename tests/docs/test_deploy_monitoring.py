@@ -1,0 +1,144 @@
+"""Prometheus, Grafana and the compose file over both: valid, wired to each other, and about metrics that there are."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.docs.deployed import known_variables, parsed
+from tests.docs.generated import metric_names
+from tests.servers import ROOT
+from tests.servers.prometheus import promtool
+from tests.servers.tools import run
+
+DEPLOY = ROOT / "deploy"
+BOARD: dict[str, Any] = json.loads((DEPLOY / "grafana/tandemq.json").read_text())
+PASSWORDS = {f"TANDEMQ_{name}_PASSWORD": f"secret{name.lower()}" for name in ("MYSQL", "MYSQL_ROOT", "REDIS")}
+PASSWORDS |= {"GRAFANA_PASSWORD": "secretgrafana"}
+FILES = ("-f", "deploy/compose.yaml", "-f", "deploy/compose.monitoring.yaml")
+#: What Grafana puts in.
+INTERVAL = "$__rate_interval"
+
+
+def expressions() -> Iterator[tuple[str, str]]:
+    for panel in BOARD["panels"]:
+        for target in panel.get("targets", []):
+            yield panel["title"], target["expr"]
+
+
+def test_every_panel_is_about_metrics_and_labels_that_there_are() -> None:
+    known = metric_names()
+    for title, expression in expressions():
+        asked = set(re.findall(r"\btandemq_\w+", expression))
+        assert asked, title
+        assert asked <= known, (title, asked - known)
+
+
+def test_the_board_shows_what_can_be_seen() -> None:
+    """A new metric wants a place, or a reason to have none."""
+    shown = {name for _, expression in expressions() for name in re.findall(r"\btandemq_\w+", expression)}
+    base = {re.sub(r"_(bucket|sum|count)$", "", name) for name in metric_names()}
+    left_out = {
+        # Beside a number, to judge others by.
+        "tandemq_open_tasks_capped", "tandemq_open_tasks_estimated", "tandemq_dead_tasks_capped",
+        "tandemq_claim_batch_size", "tandemq_finish_batch_size", "tandemq_lease_seconds",
+        # The ends are shown.
+        "tandemq_pushed_total", "tandemq_promoted_total", "tandemq_claimed_total", "tandemq_finished_total",
+        # Of one process: for its probe, and for alerts.
+        "tandemq_children", "tandemq_loop_age_seconds", "tandemq_fetch_age_seconds", "tandemq_worker_slots",
+        "tandemq_unled_seconds", "tandemq_breaker_opened_total", "tandemq_breaker_open",
+    }  # fmt: skip
+    missing = {n for n in base if n not in left_out and not any(re.match(rf"{n}(_bucket)?$", s) for s in shown)}
+    assert {name for name in missing if not name.startswith("tandemq_http_")} == set()
+    assert left_out <= base
+
+
+@pytest.mark.prometheus
+def test_every_expression_is_one_that_prometheus_can_read(tmp_path: Path) -> None:
+    rules = [
+        {"record": f"panel:{number}", "expr": expression.replace(INTERVAL, "1m").replace("$queue", ".*")}
+        for number, (_, expression) in enumerate(expressions())
+    ]
+    (tmp_path / "board.yml").write_text(yaml.safe_dump({"groups": [{"name": "board", "rules": rules}]}))
+    done = promtool(tmp_path, "check", "rules", "board.yml")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_board_is_laid_out_without_overlaps_and_bound_to_a_data_source() -> None:
+    taken: set[tuple[int, int]] = set()
+    ids = [panel["id"] for panel in BOARD["panels"]]
+    assert len(ids) == len(set(ids))
+    for panel in BOARD["panels"]:
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert at["x"] + at["w"] <= 24
+        assert not cells & taken, panel["title"]
+        taken |= cells
+        if panel["type"] != "row":
+            assert panel["datasource"]["uid"] == "${datasource}"
+            assert panel["fieldConfig"]["defaults"]["unit"]
+
+
+@pytest.mark.prometheus
+def test_prometheus_takes_its_configuration_with_the_alerts() -> None:
+    done = promtool(DEPLOY / "prometheus", "check", "config", "prometheus.yml")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "alerts.yml" in done.stdout
+
+
+@pytest.mark.tools
+def test_compose_takes_both_files_together_and_wants_every_password() -> None:
+    assert run("docker-compose", *FILES, "config", "-q", **PASSWORDS).returncode == 0
+    assert run("docker-compose", "-f", "deploy/compose.yaml", "config", "-q", **PASSWORDS).returncode == 0
+    for name in PASSWORDS:
+        refused = run("docker-compose", *FILES, "config", "-q", **{k: v for k, v in PASSWORDS.items() if k != name})
+        assert refused.returncode != 0, name
+        assert name in refused.stderr
+
+
+@pytest.fixture(scope="module")
+def composed() -> dict[str, Any]:
+    done = run("docker-compose", *FILES, "config", "--format", "json", **PASSWORDS)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)["services"]
+
+
+@pytest.mark.tools
+def test_what_is_mounted_is_there_and_nothing_is_open_to_the_world(composed: dict[str, Any]) -> None:
+    for name, service in composed.items():
+        for volume in service.get("volumes", []):
+            if volume["type"] == "bind":
+                assert Path(volume["source"]).exists(), (name, volume["source"])
+                assert volume["read_only"], name
+        for port in service.get("ports", []):
+            assert port["host_ip"] == "127.0.0.1", name
+        assert not re.search(r":(latest)?$", service["image"]), name
+
+
+@pytest.mark.tools
+def test_the_composed_parts_find_each_other(composed: dict[str, Any]) -> None:
+    job = yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())["scrape_configs"][0]["dns_sd_configs"][0]
+    worker = composed["worker"]
+    options = parsed(worker["command"], worker["environment"])
+    assert job["names"] == ["worker"]
+    assert (options["metrics_host"], options["metrics_port"]) == ("0.0.0.0", job["port"])
+    assert {name for name in worker["environment"] if name.startswith("TANDEMQ_")} <= known_variables()
+    parsed(worker["healthcheck"]["test"][2:])
+    source = yaml.safe_load((DEPLOY / "grafana/provisioning/datasources/prometheus.yaml").read_text())
+    assert source["datasources"][0]["url"] == "http://prometheus:9090"
+    provider = yaml.safe_load((DEPLOY / "grafana/provisioning/dashboards/tandemq.yaml").read_text())["providers"][0]
+    targets = {volume["target"] for volume in composed["grafana"]["volumes"]}
+    assert any(target.startswith(provider["options"]["path"] + "/") for target in targets)
+
+
+@pytest.mark.tools
+def test_the_image_is_one_that_hadolint_likes() -> None:
+    done = run("hadolint", "deploy/Dockerfile")
+    assert (done.returncode, done.stdout) == (0, "")
