@@ -44,9 +44,10 @@ class Admin:
             raise InvalidTask(f"limit must be between 1 and {MAX_PAGE}, not {limit}", field="limit")
         return self._links.store.find(where, limit=limit, after=after, max_bytes=max_bytes)
 
-    def cancel(self, task_id: int, *, reason: str = "", who: str | None = None) -> str:
+    def cancel(self, task_id: int, *, kill: bool = False, reason: str = "", who: str | None = None) -> str:
         """``cancelled`` (was pending), ``requested`` (is running), or the final status it has. TaskNotFound."""
-        return self._links.store.cancel(task_id, deed=acting("cancel", who, reason, task_id=task_id))
+        deed = acting("cancel", who, reason, task_id=task_id, details={"kill": True} if kill else None)
+        return self._links.store.cancel(task_id, kill=kill, deed=deed)
 
     def audit(self, *, task_id: int | None = None, limit: int = 50, after: int | None = None) -> AuditPage:
         """The audit log, newest first."""
@@ -57,13 +58,14 @@ class Admin:
     def stats(self) -> dict[str, Any]:
         """Open tasks by queue and state and ended ones by outcome, from the database.
 
-        ``redis`` holds the ids there by queue, or None while Redis is away.
+        ``redis`` holds the ids there by queue, or None while Redis is away; ``paused`` what operators have paused.
         """
         counts = dict(self._links.store.counts())
         try:
             counts["redis"] = self._depths()
         except (BrokerUnavailable, ForeignInstall):
             counts["redis"] = None
+        counts["paused"] = [pause.to_json() for pause in self._links.store.pauses()]
         return counts
 
     def workers(self) -> list[WorkerRecord]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
+from tandemq import vitals
 from tandemq.admin import Admin, DeadLetters
 from tandemq.broker.protocol import Broker
 from tandemq.core import crash
@@ -26,6 +27,7 @@ from tandemq.core.values import Priority, Seconds
 from tandemq.doctor import Diagnosis, Doctor
 from tandemq.handle import Handle
 from tandemq.links import Links
+from tandemq.pausing import Pauses
 from tandemq.producer import Producer
 from tandemq.pruning import Pruned, PruneOptions, Pruning
 from tandemq.queues import Queues
@@ -35,6 +37,7 @@ from tandemq.store.answers import WorkerRecord
 from tandemq.store.protocol import Store, Transaction
 from tandemq.tasks import AsyncTask, EnqueueOptions, Task, TaskDecorator, new_task
 from tandemq.tokens import Tokens
+from tandemq.vitals import Vitals
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -84,6 +87,7 @@ class TandemQ:
         self.admin = Admin(self._links)
         self.queues = Queues(self._links)
         self.tokens = Tokens(self._links)
+        self.pauses = Pauses(self._links)
         self.dead = DeadLetters(self._links, self._enqueue_anew, Replays(self._links, self.registry))
         self._pruning = Pruning(self._links)
 
@@ -223,16 +227,17 @@ class TandemQ:
         """``get`` without blocking the event loop."""
         return await self._links.offload(self.get, task_id)
 
-    def cancel(self, task_id: int, *, reason: str = "", who: str | None = None) -> str:
+    def cancel(self, task_id: int, *, kill: bool = False, reason: str = "", who: str | None = None) -> str:
         """``cancelled`` (was pending), ``requested`` (is running), or the final status it has. TaskNotFound.
 
-        Who (the user of this process unless said) and why go into the audit log.
+        ``kill``: a handler that is still there 5 s after its worker has heard of it costs its process. Who (the user of
+        this process unless said) and why go into the audit log.
         """
-        return self.admin.cancel(task_id, reason=reason, who=who)
+        return self.admin.cancel(task_id, kill=kill, reason=reason, who=who)
 
-    async def acancel(self, task_id: int, *, reason: str = "", who: str | None = None) -> str:
+    async def acancel(self, task_id: int, *, kill: bool = False, reason: str = "", who: str | None = None) -> str:
         """``cancel`` without blocking the event loop."""
-        return await self._links.offload(self.cancel, task_id, reason=reason, who=who)
+        return await self._links.offload(self.cancel, task_id, kill=kill, reason=reason, who=who)
 
     def audit(self, *, task_id: int | None = None, limit: int = 50, after: int | None = None) -> AuditPage:
         """Who did what to which tasks, and why, newest first; ``after`` is the ``next`` of the page before."""
@@ -257,6 +262,10 @@ class TandemQ:
         """
         with self._links.unchecked() as (store, broker):
             return Doctor(store, broker, self.clock, self.settings).examine(self.registry, fix=fix)
+
+    def health(self, *, worker: str | None = None, every: bool = False, max_age_s: float | None = None) -> Vitals:
+        """Do both servers answer, and does the worker of this host (or of this name) do its work? See ``vitals``."""
+        return vitals.look(self._links, worker=worker, every=every, max_age_s=max_age_s)
 
     def _enqueue_anew(self, news: list[NewTask]) -> list[bool]:
         return [handle.created for handle in self.producer.enqueue_many(news)]

@@ -1,7 +1,8 @@
 """The child process of a worker: imports the application, runs its handlers, and dies with its supervisor.
 
 ``python -m tandemq.child`` reads one JSON line of instructions, then control lines, from stdin; it reports on an
-inherited pipe. Lines to the child: ``drain``, ``stop``, ``dead ID,ID``. Lines from it: ``ready JSON``, ``failed JSON``,
+inherited pipe. Lines to the child: ``drain``, ``stop``, ``cancel`` (a cancel request is marked in the
+arena), ``dead ID,ID``. Lines from it: ``ready JSON``, ``failed JSON``,
 ``away`` (a server cannot be reached).
 End of file on stdin means that the supervisor is gone: nothing renews the leases any more, so nothing more is begun,
 and the process ends before they do.
@@ -18,7 +19,7 @@ import sys
 import threading
 from typing import IO, Any
 
-from tandemq import links
+from tandemq import links, logs, metrics
 from tandemq.app import load_app
 from tandemq.core import crash
 from tandemq.core.clock import SystemClock
@@ -38,6 +39,8 @@ def _control(child: Child, lines: IO[str]) -> None:
             child.drain()
         elif word == "stop":
             threading.Thread(target=child.stop, name="tandemq-stop", daemon=True).start()
+        elif word == "cancel":
+            child.executor.stop_unwanted()
         elif word == "dead":
             child.tell_dead([int(task_id) for task_id in rest.split(",")])
     # The supervisor is gone. What runs may end while the leases stand; nobody renews them any more.
@@ -86,9 +89,14 @@ def main() -> None:
     signal.signal(signal.SIGINT, lambda *_: None)
     orders = json.loads(_first_line())
     control, report = _own_pipes(orders)
-    logging.basicConfig(level=orders["log_level"], format=orders["log_format"])
+    logs.configure(
+        "child", log_format=orders["log_format"], level=orders["log_level"], secrets=orders["secrets"],
+        worker=orders["worker_id"],
+    )  # fmt: skip
     crash.arm(os.environ.get("TANDEMQ_CRASH"), os.environ.get("TANDEMQ_CRASH_DIR"))
     links.do_not_warn()
+    if orders["numbered"]:
+        metrics.number_process(orders["number"])
     try:
         app = load_app(orders["app"])
         app.import_tasks()

@@ -8,6 +8,7 @@ from datetime import datetime
 from tandemq.core.audit import AuditRecord
 from tandemq.core.errors import BrokerUnavailable, ForeignInstall
 from tandemq.core.lifecycle import Status
+from tandemq.core.pausing import Pause, PauseKind
 from tandemq.core.task import Level, Task
 from tandemq.core.values import rfc3339
 from tandemq.links import Links
@@ -82,6 +83,12 @@ class Explanation:
             since = (task.last_error or "").partition(_SINCE)[2]
             look = f"next look at {rfc3339(task.run_at)}" if task.run_at > now else "it is about to be looked at again"
             return f"waits since {since} for a worker that knows its type {task.task_type!r}, {look}"
+        pause = self._pause(task)
+        if pause is not None and (task.run_at <= now or pause.kind is PauseKind.TYPE):
+            what = f"queue {task.queue!r}" if pause.kind is PauseKind.QUEUE else f"type {task.task_type!r}"
+            end = f" until {rfc3339(pause.until)}" if pause.until else ""
+            why = f" ({pause.reason})" if pause.reason else ""
+            return f"waits because its {what} is paused since {rfc3339(pause.since)} by {pause.who}{end}{why}"
         if task.run_at > now:
             if task.attempts:
                 again = f"retry {task.attempts} of {task.max_retries}"
@@ -99,6 +106,10 @@ class Explanation:
         except (BrokerUnavailable, ForeignInstall) as away:
             text = str(away).rstrip(".")
             return f"{since}, and its id waits for Redis, which is away or not ours, to be pushed or popped ({text})"
+
+    def _pause(self, task: Task) -> Pause | None:
+        names = {PauseKind.QUEUE: task.queue, PauseKind.TYPE: task.task_type}
+        return next((pause for pause in self._links.store.pauses() if names[pause.kind] == pause.name), None)
 
     def _place(self, task: Task, workers: int) -> str:
         broker, level, entry = self._links.broker, Level(task.queue, task.priority), str(task.id).encode()

@@ -58,12 +58,14 @@ class Handle(Generic[R]):
             self._links.clock.sleep(next(waits))
         return cast("R", ended.result)
 
-    def cancel(self, *, reason: str = "", who: str | None = None) -> str:
+    def cancel(self, *, kill: bool = False, reason: str = "", who: str | None = None) -> str:
         """``cancelled`` if it was pending, ``requested`` if it is running, else the final status it has.
 
-        Who (the user of this process unless said) and why go into the audit log.
+        See ``TandemQ.cancel``.
         """
-        return self._links.store.cancel(self.id, deed=acting("cancel", who, reason, task_id=self.id))
+        details = {"kill": True} if kill else None
+        deed = acting("cancel", who, reason, task_id=self.id, details=details)
+        return self._links.store.cancel(self.id, kill=kill, deed=deed)
 
     async def astate(self) -> str:
         """``state`` without blocking the event loop."""
@@ -76,9 +78,9 @@ class Handle(Generic[R]):
             await asyncio.sleep(next(waits))
         return cast("R", ended.result)
 
-    async def acancel(self, *, reason: str = "", who: str | None = None) -> str:
+    async def acancel(self, *, kill: bool = False, reason: str = "", who: str | None = None) -> str:
         """``cancel`` without blocking the event loop."""
-        return await self._links.offload(self.cancel, reason=reason, who=who)
+        return await self._links.offload(self.cancel, kill=kill, reason=reason, who=who)
 
     def _waits(self, timeout: float | None) -> Iterator[float]:
         """Growing pauses between two looks, the last one ending at the timeout; then TimeoutError."""

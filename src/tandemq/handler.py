@@ -91,6 +91,11 @@ def current_task() -> CurrentTask:
     return made
 
 
+def running_task() -> CurrentTask | None:
+    """As ``current_task``, but None where none is running."""
+    return current_task() if _current.get() is not None else None
+
+
 def set_current(
     task: CurrentTask | Callable[[], CurrentTask] | None,
 ) -> Token[CurrentTask | Callable[[], CurrentTask] | None]:

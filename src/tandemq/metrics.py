@@ -7,11 +7,15 @@ label values to how many. See ``docs/adr/0010-metrics.md``, also for how several
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import tempfile
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec
+
+from tandemq.timing import RUN_S, WAIT_S, Timed
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Counter
@@ -63,7 +67,7 @@ class _Meters:
     """All metrics of one process, in a registry of their own."""
 
     def __init__(self) -> None:
-        from prometheus_client import CollectorRegistry, Histogram
+        from prometheus_client import CollectorRegistry, Gauge, Histogram
 
         self.registry = r = CollectorRegistry()
         self.has_failed = False
@@ -86,10 +90,18 @@ class _Meters:
         self.finish_size = Histogram("tandemq_finish_batch_size", "Tasks of one finish.", registry=r, buckets=_SIZES)
         self.claim_s = Histogram("tandemq_claim_seconds", "Time of one claim.", registry=r, buckets=_SECONDS)
         self.finish_s = Histogram("tandemq_finish_seconds", "Time of one finish.", registry=r, buckets=_SECONDS)
+        self.wait_s = Timed(r, "queue_latency_seconds", "From due to begun.", "queue", WAIT_S, OTHER)
+        self.run_s = Timed(r, "run_seconds", "Run time of attempts that ended.", "type", RUN_S, OTHER)
+        self.database_errors = _Counted(r, "database_errors", "Failed tries of the database, by class.", "class")
+        self.redis_errors = _Counted(r, "redis_errors", "Failed calls of Redis, by class.", "class")
+        self.breaker_opened = _Counted(r, "breaker_opened", "Times that pushes began to fail at once.")
+        text = "Processes whose pushes fail at once, because Redis was away when it was last tried."
+        self.breaker_open = Gauge("tandemq_breaker_open", text, registry=r, multiprocess_mode="sum")
+        self.breaker_open.set(0)  # a process goes on with the values of the one whose place it takes
 
 
 _making = threading.Lock()
-_is_made = False
+_is_made = _is_numbered = False
 _meters: _Meters | None = None
 
 
@@ -108,9 +120,12 @@ def _make() -> _Meters | None:
 
 
 def _forget() -> None:
-    """In a forked child: its counts begin at zero, and a lock that another thread held then is nobody's now."""
+    """In a forked child: its counts begin at zero, and a lock that another thread held then is nobody's now.
+
+    What a numbered process forks is not counted: its files are its parent's.
+    """
     global _making, _is_made, _meters
-    _making, _is_made, _meters = threading.Lock(), False, None
+    _making, _is_made, _meters = threading.Lock(), _is_numbered, None
 
 
 os.register_at_fork(after_in_child=_forget)
@@ -164,15 +179,46 @@ def page() -> MetricsPage | None:
 
 
 def number_process(number: int) -> None:
-    """This process is the ``number``-th of several that share PROMETHEUS_MULTIPROC_DIR; before the first metric.
+    """This process is the ``number``-th of several that share PROMETHEUS_MULTIPROC_DIR; what it counted is dropped.
 
     A process that takes the place of one that died goes on with its files: nothing is lost, no counter goes back.
     """
+    global _is_made, _meters, _is_numbered
     try:
         from prometheus_client import values
     except ImportError:
         return
-    values.ValueClass = values.MultiProcessValue(lambda: number)  # type: ignore[no-untyped-call]
+    pid = os.getpid()
+
+    def identity() -> int:
+        # Metrics of an application's own, in a process that a handler forked: not into the parent's files.
+        return number if os.getpid() == pid else os.getpid()
+
+    values.ValueClass = values.MultiProcessValue(identity)  # type: ignore[no-untyped-call]
+    _is_made, _meters, _is_numbered = False, None, True
+
+
+def is_numbered() -> bool:
+    """Whether this process is one of several; those that it starts must be numbered too."""
+    return _is_numbered
+
+
+@contextlib.contextmanager
+def shared_folder() -> Iterator[None]:
+    """Until the end of the block this process and those it starts show their metrics on one page: see ``registry``.
+
+    By a folder of their own, in which this process is number 0, unless PROMETHEUS_MULTIPROC_DIR names one already.
+    """
+    if os.environ.get(MULTIPROC_DIR):
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="tandemq-metrics-", ignore_cleanup_errors=True) as folder:
+        os.environ[MULTIPROC_DIR] = folder
+        number_process(0)
+        try:
+            yield
+        finally:
+            del os.environ[MULTIPROC_DIR]
 
 
 @_recorded
@@ -256,3 +302,32 @@ def http_request(meters: _Meters, route: str, status: int, seconds: float) -> No
 def http_cut(meters: _Meters, reason: str) -> None:
     """A connection that was closed for being slow, idle, one too many, or no HTTP."""
     meters.http_cut.add((((reason,), 1),))
+
+
+@_recorded
+def ran(meters: _Meters, runs: Sequence[tuple[str, str, float, float, int]]) -> None:
+    """Attempts that ended: (queue, type, seconds from due to begun, seconds of the run, for how many it stands)."""
+    if not runs:
+        return
+    meters.wait_s.add([(queue, waited_s, n) for queue, _, waited_s, _, n in runs])
+    meters.run_s.add([(kind, ran_s, n) for _, kind, _, ran_s, n in runs])
+
+
+@_recorded
+def database_error(meters: _Meters, kind: str) -> None:
+    """A try of a transaction failed; ``kind`` is a name of ``store.errors.Kind``."""
+    meters.database_errors.add((((kind,), 1),))
+
+
+@_recorded
+def redis_error(meters: _Meters, kind: str) -> None:
+    """A call of Redis failed; ``kind`` is one of few names."""
+    meters.redis_errors.add((((kind,), 1),))
+
+
+@_recorded
+def breaker(meters: _Meters, is_open: bool) -> None:
+    """The circuit breaker of this process has opened, or closed."""
+    meters.breaker_open.set(int(is_open))
+    if is_open:
+        meters.breaker_opened.add((((), 1),))

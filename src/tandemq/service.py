@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Mapping
 from random import Random
 from typing import Protocol
 
@@ -37,8 +38,14 @@ class Throttle:
         self._lock = threading.Lock()
         self._kinds: dict[str, tuple[float, int]] = {}
 
-    def __call__(self, level: int, kind: str, message: str, *, exc: BaseException | None = None) -> bool:
-        """Log ``message`` unless its kind was logged lately; returns whether it was. ``exc`` adds its traceback."""
+    def __call__(
+        self, level: int, kind: str, message: str, *, exc: BaseException | None = None,
+        about: Mapping[str, object] | None = None,
+    ) -> bool:  # fmt: skip
+        """Log ``message`` unless its kind was logged lately; returns whether it was.
+
+        ``exc`` adds its traceback, ``about`` fields of the record (``task_id``, ``queue``, ``task_type``, ``attempt``).
+        """
         now = self._clock.monotonic()
         with self._lock:
             said_at, held = self._kinds.get(kind, (None, 0))
@@ -50,7 +57,7 @@ class Throttle:
             while len(self._kinds) > MAX_KINDS:
                 del self._kinds[next(iter(self._kinds))]
         more = f" (and {held} more of this kind since)" if held else ""
-        self._log.log(level, "%s%s", message, more, exc_info=exc)
+        self._log.log(level, "%s%s", message, more, exc_info=exc, extra=about)
         return True
 
     def forget(self, kind: str) -> None:
@@ -78,11 +85,17 @@ class Loop:
         self._thread: threading.Thread | None = None
         self._failures = 0
         self._last_ok_at: float | None = None
+        self._last_turn_at: float | None = None
 
     @property
     def last_ok_at(self) -> float | None:
         """Monotonic time at which a step last ended well; None before the first. For health checks."""
         return self._last_ok_at
+
+    @property
+    def last_turn_at(self) -> float | None:
+        """Monotonic time at which a step last ended, well or not; None before the first."""
+        return self._last_turn_at
 
     @property
     def alive(self) -> bool:
@@ -122,6 +135,7 @@ class Loop:
     def _run(self) -> None:
         while not self._stop.is_set():
             wait_s = self.turn()
+            self._last_turn_at = self._clock.monotonic()
             # `wake` may have been called during the turn: then the next turn is wanted at once.
             if wait_s > 0:
                 self._wake.wait(wait_s)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from tandemq import metrics
 from tandemq.core.clock import Clock
 from tandemq.core.errors import BrokerUnavailable
 
@@ -81,10 +82,14 @@ class Breaker:
         with self._lock:
             if self._pause_s != round_:
                 return  # many calls were on their way when it failed: they count as one failure
+            if not self._pause_s:
+                metrics.breaker(True)
             self._pause_s = min(max(self._pause_s * 2, FIRST_PAUSE_S), LONGEST_PAUSE_S)
             self._open_until = self._clock.monotonic() + self._pause_s
             self._reason, self._was_slow = reason, took_s > SLOW_S
 
     def _close(self) -> None:
         with self._lock:
+            if self._pause_s:
+                metrics.breaker(False)
             self._pause_s = 0.0

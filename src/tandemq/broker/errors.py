@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import redis
 from redis import exceptions as rx
 
+from tandemq import metrics
 from tandemq.core.errors import BrokerUnavailable
 
 #: The node has changed its role: idle connections of the pool lead to the wrong node.
@@ -22,6 +23,12 @@ _HINTS = (
     ("MISCONF", "Redis cannot write to its disk"),
     ("OOM", "Redis is at maxmemory"),
 )
+
+#: Codes by which errors are counted; what has none of them is ``timeout``, ``connection`` or ``other``.
+_CLASSES = (
+    "READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "MOVED", "NOPERM", "NOAUTH", "WRONGPASS", "OOM", "MISCONF",
+    "BUSY", "UNBLOCKED", "NOSCRIPT", "NOREPLICAS", "TRYAGAIN",
+)  # fmt: skip
 
 #: A plain Redis port does not answer a TLS greeting at all: the client just waits.
 _TLS_HINT = (
@@ -73,6 +80,17 @@ def unavailable(error: Exception, *, over_tls: bool = False) -> BrokerUnavailabl
     return BrokerUnavailable(f"Redis: {text}" + (f" ({hint})" if hint else ""))
 
 
+def class_of(error: Exception) -> str:
+    """One of a few names, for the metrics."""
+    text = _code(error)
+    found = next((name for name in _CLASSES if text.startswith(name)), None)
+    if found is not None:
+        return found.lower()
+    if isinstance(error, rx.TimeoutError | TimeoutError):
+        return "timeout"
+    return "connection" if isinstance(error, rx.ConnectionError | OSError) else "other"
+
+
 @contextmanager
 def translated(client: redis.Redis) -> Iterator[None]:
     """Raise WrongType, CrossSlot or BrokerUnavailable for every error of redis-py inside.
@@ -88,6 +106,7 @@ def translated(client: redis.Redis) -> Iterator[None]:
             raise CrossSlot(str(error)) from error
         if any(code in _code(error) for code in _ROLE_CHANGED):
             client.connection_pool.disconnect(inuse_connections=False)
+        metrics.redis_error(class_of(error))
         over_tls = issubclass(client.connection_pool.connection_class, redis.SSLConnection)
         raise unavailable(error, over_tls=over_tls) from error
     except (WrongType, CrossSlot, BrokerUnavailable):

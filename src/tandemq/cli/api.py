@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from tandemq import logs
 from tandemq.app import TandemQ
 from tandemq.cli import exits, flags
 from tandemq.cli.session import Session, pass_session
@@ -55,8 +56,8 @@ def api(session: Session, /, **options: Any) -> int:
         from tandemq.http.security import Gate
     except ModuleNotFoundError as missing:
         raise ConfigurationError(f"the API needs more: pip install 'tandemq[http]' ({missing})") from None
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     given, app = ApiOptions(**options), session.app
+    logs.of_settings(app.settings, "api")
     app.import_tasks()
     server.check_tls(given)
     _look_at_servers(app)

@@ -127,3 +127,15 @@ def name_variables(command: click.Command, prefix: str) -> None:
     if isinstance(command, click.Group):
         for verb in command.commands.values():
             name_variables(verb, prefix)
+
+
+def metrics(command: Callable[..., Any]) -> Callable[..., Any]:
+    """``--metrics-port``, ``--metrics-host``, ``--no-install-metrics``."""
+    port = click.option("--metrics-port", type=click.IntRange(0, 65_535), help="Serve /metrics and /health here.")
+    host = click.option("--metrics-host", default="127.0.0.1", help="Address to serve them on; they have no password.")
+    own = click.option(
+        "--install-metrics/--no-install-metrics",
+        default=True,
+        help="Show the whole install on the page, or this alone.",
+    )
+    return port(host(own(command)))

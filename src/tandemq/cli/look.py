@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import sys
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
 from tandemq.cli import exits, flags, output
 from tandemq.cli.session import Session, pass_session
-from tandemq.core.printable import printable
+from tandemq.core.errors import Unavailable
+from tandemq.core.printable import printable, when
 from tandemq.core.task import Task
-from tandemq.store.answers import Filter, Page, WorkerRecord
+from tandemq.core.values import rfc3339
+from tandemq.store.answers import Filter, Page
 
 _OPEN = ("ready", "scheduled", "retrying", "running")
 #: Calls for one page: some hundred thousand tasks, a second or two.
@@ -126,12 +131,13 @@ def why(session: Session, /, task_id: int, as_json: bool) -> int:
 
 @click.command()
 @click.argument("task_id", metavar="ID", type=flags.TASK_ID)
+@click.option("--kill", is_flag=True, help="Replace the process of one that runs and does not stop within 5 s.")
 @flags.acting
 @flags.as_json
 @pass_session
-def cancel(session: Session, /, task_id: int, because: str | None, who: str | None, as_json: bool) -> int:
+def cancel(session: Session, /, task_id: int, kill: bool, because: str | None, who: str | None, as_json: bool) -> int:
     """Cancel a pending task, or ask a running one to stop. Exit code 1 if it has ended otherwise."""
-    answer = session.app.cancel(task_id, **flags.acts(because, who))
+    answer = session.app.cancel(task_id, kill=kill, **flags.acts(because, who))
     done = answer in {"cancelled", "requested"}
     if as_json:
         output.document({"id": task_id, "id_str": str(task_id), "cancel": answer})
@@ -143,25 +149,65 @@ def cancel(session: Session, /, task_id: int, because: str | None, who: str | No
 
 
 @click.command()
+@click.option(
+    "--watch", "watch_s", type=click.FloatRange(0.1, 86_400.0), is_flag=False, flag_value=2.0, metavar="[S]",
+    help="Print it anew every S seconds (2 if left out), until Ctrl-C; with --json one line each time.",
+)  # fmt: skip
 @flags.as_json
 @pass_session
-def stats(session: Session, /, as_json: bool) -> int:
+def stats(session: Session, /, watch_s: float | None, as_json: bool) -> int:
     """Open tasks by queue and state; ended ones by outcome."""
+    if watch_s is not None:
+        with contextlib.suppress(KeyboardInterrupt):  # that is how it ends
+            _watch(session, watch_s, as_json)
+        return 0
     counts = session.app.stats()
     if as_json:
         output.document(counts)
-        return 0
-    rows = [_stats_row(queue, states, counts["redis"]) for queue, states in sorted(counts["queues"].items())]
-    output.table(("QUEUE", *[c.upper() for c in _OPEN], "IDS IN REDIS"), rows, empty="no open tasks")
-    capped = counts.get("capped", ())
-    output.pairs({name: f"{n} (at least)" if name in capped else n for name, n in sorted(counts["ended"].items())})
+    else:
+        _show_stats(counts)
     return 0
 
 
-def _stats_row(queue: str, states: Mapping[str, Any], redis: Mapping[str, Mapping[str, int]] | None) -> list[object]:
+def _watch(session: Session, watch_s: float, as_json: bool) -> NoReturn:
+    app = session.app
+    while True:
+        now = app.clock.now()
+        try:
+            counts = app.stats()
+        except Unavailable as away:  # it may come back: that is what is watched
+            output.warn(f"{when(now)}  no answer: {exits.line_of(away)}")
+        else:
+            if as_json:
+                click.echo(json.dumps({"at": rfc3339(now), **counts}, allow_nan=False))
+            else:
+                click.echo(f"-- {when(now)}")
+                _show_stats(counts)
+        sys.stdout.flush()
+        app.clock.sleep(watch_s)
+
+
+def _show_stats(counts: Mapping[str, Any]) -> None:
+    paused = {pause["name"] for pause in counts["paused"] if pause["kind"] == "queue"}
+    rows = [
+        _stats_row(queue, states, counts["redis"], queue in paused)
+        for queue, states in sorted(counts["queues"].items())
+    ]
+    output.table(("QUEUE", *[c.upper() for c in _OPEN], "IDS IN REDIS"), rows, empty="no open tasks")
+    capped = counts.get("capped", ())
+    output.pairs({name: f"{n} (at least)" if name in capped else n for name, n in sorted(counts["ended"].items())})
+    for pause in counts["paused"]:
+        until = f" until {pause['until']}" if pause["until"] else ""
+        click.echo(f"{pause['kind']} {pause['name']} is paused{until}")
+
+
+def _stats_row(
+    queue: str, states: Mapping[str, Any], redis: Mapping[str, Mapping[str, int]] | None, is_paused: bool
+) -> list[object]:
     counted = [states.get(state, 0) for state in _OPEN]
     ids = None if redis is None else sum(redis.get(queue, {}).values())
     marks = [word for flag, word in (("capped", "at least"), ("estimated", "about")) if states.get(flag)]
+    marks += ["paused"] if is_paused else []
     return [f"{queue} ({', '.join(marks)})" if marks else queue, *counted, "away" if ids is None else ids]
 
 
@@ -174,14 +220,14 @@ def workers(session: Session, /, as_json: bool) -> int:
     if as_json:
         output.document({"items": [record.to_json() for record in records], "next": None})
         return 0
-    headers = ("ID", "STATE", "HOST", "PID", "QUEUES", "PROCESSES", "SLOTS", "STARTED", "HEARTBEAT")
+    headers = ("ID", "STATE", "HOST", "PID", "QUEUES", "PROCESSES", "SLOTS", "BUSY", "OPTIONS", "STARTED", "HEARTBEAT")
     rows = [
-        (w.id, _worker_state(w), w.host, w.pid, w.queues, w.processes, w.slots, w.started_at, w.heartbeat_at)
+        (
+            w.id, w.shown_state, w.host, w.pid, w.queues, w.processes, w.slots,
+            f"{w.busy}/{w.processes * w.slots}", w.options or None,
+            w.started_at, f"{w.heartbeat_age_s:.0f} s ago",
+        )
         for w in records
-    ]
+    ]  # fmt: skip
     output.table(headers, rows, empty="no workers")
     return 0
-
-
-def _worker_state(worker: WorkerRecord) -> str:
-    return worker.state if worker.alive or worker.state == "stopped" else "gone"

@@ -6,25 +6,16 @@ Data from outside (payloads, errors, names of workers) never reaches a terminal 
 from __future__ import annotations
 
 import json
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import click
 
-from tandemq.core.printable import printable, when
+from tandemq.core.printable import printable, when, width
 
 #: Widest cell of a table; longer text is cut, ``show`` prints all of it.
 MAX_CELL = 60
-
-
-def width(text: str) -> int:
-    """Columns a printable text takes on a terminal."""
-    if text.isascii():
-        return len(text)
-    wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text)
-    return len(text) + wide - sum(unicodedata.combining(c) != 0 for c in text)
 
 
 def cell(value: object, limit: int = MAX_CELL) -> str:

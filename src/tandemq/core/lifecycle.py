@@ -168,13 +168,20 @@ class Interrupted:
 
 
 @dataclass(frozen=True, slots=True)
+class Cancelled:
+    """It was stopped while it ran, because somebody had asked for that."""
+
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
 class Expired:
     """Its ``expires`` had passed before it could start."""
 
     failure: Failure
 
 
-Outcome = Returned | Recorded | Raised | Snoozed | Invalid | TimedOut | Lost | Interrupted | Expired
+Outcome = Returned | Recorded | Raised | Snoozed | Invalid | TimedOut | Lost | Interrupted | Cancelled | Expired
 
 
 # Verdicts: what is done about it.
@@ -224,12 +231,13 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Bury:
-    """running -> dead."""
+    """running -> dead. ``yields``: a cancel request on the row makes it cancelled instead."""
 
     reason: DeadReason
     failure: Failure
     outcome: str = "failed"
     doubtful: bool = False
+    yields: bool = False
 
 
 Verdict = Succeed | RetryIn | SnoozeIn | Release | Bury
@@ -266,6 +274,8 @@ def decide(attempt: Attempt, outcome: Outcome, policy: RetryPolicy, rng: Random)
             if begun and attempt.max_retries == 0:
                 return Bury(DeadReason.INTERRUPTED, failure, "interrupted")
             return Release(failure if begun else None)
+        case Cancelled(failure):  # a row without a request is nobody's to give back: its run has begun and is cut off
+            return Bury(DeadReason.INTERRUPTED, failure, "cancelled", yields=True)
         case TimedOut(failure):
             return _again(attempt, failure, policy, rng, DeadReason.TIMEOUT, "timeout")
         case Lost(failure, doubtful):

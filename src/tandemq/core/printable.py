@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from datetime import datetime
 
 
@@ -16,3 +17,21 @@ def printable(text: object) -> str:
 def when(instant: datetime | None) -> str:
     """``2026-11-30 12:00:00Z``, or ``-``."""
     return "-" if instant is None else instant.strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def width(text: str) -> int:
+    """Columns a printable text takes on a terminal."""
+    if text.isascii():
+        return len(text)
+    wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text)
+    return len(text) + wide - sum(unicodedata.combining(c) != 0 for c in text)
+
+
+def fitted(text: object, columns: int) -> str:
+    """Printable, cut or filled up to just so many columns."""
+    line = printable(text)
+    if width(line) > columns:
+        while line and width(line) > max(0, columns - 1):
+            line = line[: max(0, min(len(line) - 1, columns - 1))]
+        line = f"{line}…" if columns > 0 else ""
+    return line + " " * (columns - width(line))

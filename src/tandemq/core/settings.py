@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tandemq.core.errors import ConfigurationError
 
@@ -15,6 +15,8 @@ MYSQL_SCHEMES = ("mysql", "mariadb", "mysql+pymysql", "mysql+mysqldb", "mariadb+
 SQLITE_SCHEMES = ("sqlite",)
 REDIS_SCHEMES = ("redis", "rediss", "unix")
 PREFIX = "TANDEMQ_"
+LOG_FORMATS = ("text", "json")
+LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 def _var(name: str, default: Any, help_: str, *, secret: bool = False) -> Any:
@@ -45,6 +47,8 @@ class Settings:
     unknown_task_s: float = _var("UNKNOWN_TASK_S", 3600.0, "how long a task waits for a worker that knows its type")
     retain_s: float = _var("RETAIN_S", 0.0, "succeeded and cancelled tasks are removed so long after; 0: never")
     retain_dead_s: float = _var("RETAIN_DEAD_S", 0.0, "dead tasks are removed so long after their end; 0: never")
+    log_format: str = _var("LOG_FORMAT", "text", "what processes log: 'text', or 'json' for an object a line")
+    log_level: str = _var("LOG_LEVEL", "info", "'debug', 'info', 'warning' or 'error'")
     key_conflict: str = _var("KEY_CONFLICT", "error", "same key, other task: 'error', or 'first' to return the first")
 
     @classmethod
@@ -76,6 +80,19 @@ class Settings:
         """The variables from which ``load`` makes the same settings, secrets included: for a process to be started."""
         values = {f.metadata["var"]: getattr(self, f.name) for f in fields(self)}
         return {name: str(int(value) if isinstance(value, bool) else value) for name, value in values.items()}
+
+    def secrets(self) -> list[str]:
+        """Passwords in the URLs, as they are written there and as they are meant; no log may show them."""
+        found = []
+        for url in (self.database_url, self.redis_url):
+            try:
+                parts = urlsplit(url)
+            except ValueError:
+                continue
+            asked = [v for name, v in parse_qsl(parts.query) if re.fullmatch(r"(?i)password|passwd|pwd", name)]
+            for secret in filter(None, (parts.password, *asked)):
+                found += [secret, unquote(secret)]
+        return found
 
     @property
     def is_embedded(self) -> bool:
@@ -117,6 +134,10 @@ class Settings:
             )
         if self.key_conflict not in {"error", "first"}:
             faults.append(f"TANDEMQ_KEY_CONFLICT={self.key_conflict!r} must be 'error' or 'first'")
+        for name, allowed in (("log_format", LOG_FORMATS), ("log_level", LOG_LEVELS)):
+            if getattr(self, name) not in allowed:
+                words = " or ".join(map(repr, allowed))
+                faults.append(f"TANDEMQ_{name.upper()}={getattr(self, name)!r} must be {words}")
         return faults
 
     def _time_faults(self) -> list[str]:

@@ -103,7 +103,7 @@ class Lease(NamedTuple):
     """The right to run one task until its claim's deadline, proven by ``token``. Made by ``store.claim`` alone.
 
     A tuple, because one is made per task: a frozen dataclass takes four times as long. ``attempt`` counts from 1;
-    ``payload`` and ``options`` are JSON text as stored.
+    ``payload`` and ``options`` are JSON text as stored. ``waited_us``: for how long it had been due at the claim.
     """
 
     id: int
@@ -117,6 +117,7 @@ class Lease(NamedTuple):
     replays: int
     fence: int
     token: int
+    waited_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)

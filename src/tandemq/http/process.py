@@ -8,7 +8,6 @@ parent another). End of file on stdin means that the parent is gone, and is take
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shutil
 import signal
@@ -16,18 +15,15 @@ import socket
 import sys
 import threading
 
-from tandemq import links, metrics
+from tandemq import links, logs, metrics
 from tandemq.app import TandemQ, load_app
 from tandemq.http.options import ApiOptions
 from tandemq.http.processes import READY
 from tandemq.http.server import serve
 
-LOG_FORMAT = "%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s"
-
 
 def main() -> None:
     """Serve until told to end."""
-    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
     orders = json.loads(sys.stdin.readline())
     parent_gone = threading.Event()
     threading.Thread(target=_end_with_the_parent, args=(parent_gone,), name="tandemq-parent", daemon=True).start()
@@ -36,6 +32,7 @@ def main() -> None:
     options = ApiOptions(**{**orders["options"], "cors_origins": tuple(orders["options"]["cors_origins"])})
     listeners = [socket.socket(fileno=fd) for fd in orders["fds"]]
     app = load_app(orders["app"]) if orders["app"] else TandemQ()
+    logs.of_settings(app.settings, "api")
     app.import_tasks()
     with app:
         serve(app, options, listeners, lambda: _report(orders["report_fd"]), may_hurry=False)

@@ -30,6 +30,8 @@ log = logging.getLogger("tandemq.reconciler")
 ROLE = "reconciler"
 SHORTEST_LEASE_S = 3.0
 EXPIRED_ROWS_PER_LEVEL = 1000
+#: In one pass so many chunks of so many held tasks are woken at most.
+WAKE_CHUNKS, WAKE_ROWS = 4, 500
 TIDY_EVERY_S = 60.0
 #: Records of workers that have stopped, or were not heard of, for so long are removed. Named in docs/workers.md.
 FORGET_WORKERS_S = 3600.0
@@ -75,6 +77,8 @@ class Reconciler:
         self._tidied_at: float | None = None
         self._merged: tuple[str, str] | None = None
         self.last_report = Report()
+        #: When the last good pass ended (monotonic); None while another process leads. Redis away makes none good.
+        self.last_pass_at: float | None = None
 
     def step(self) -> float:
         """A pass, or between passes a look at the levels that were wiped; returns the pause until the next turn.
@@ -88,7 +92,7 @@ class Reconciler:
             self._contact.observe()
             if self._lead and not self._store.lead(ROLE, self._holder, max(3 * self._period_s, SHORTEST_LEASE_S)):
                 self._window.forget()
-                self._chasing = []
+                self._chasing, self.last_pass_at = [], None
                 return self._period_s
             pause_s = min(self._run(self._tally), self._keep())
         except StoreUnavailable:
@@ -132,6 +136,8 @@ class Reconciler:
 
     def _publish(self, report: Report) -> None:
         self.last_report = report
+        if self._redis:
+            self.last_pass_at = self._clock.monotonic()
         for alarm in report.alarms:
             self._throttle(logging.WARNING, alarm, f"reconciler: {alarm}")
         if not report.quiet:
@@ -148,6 +154,7 @@ class Reconciler:
             self._discard(level, tally)
         pause_s = self._look(self._levels, tally)
         self._sweep.turn(tally, self._after)
+        self._wake(tally)
         self._tidy(tally)
         self._retention.turn(tally)
         if tally.report().building:
@@ -207,6 +214,15 @@ class Reconciler:
             self._on_dead(dead)
         except Exception as exc:  # a user's on_dead_letter stands behind it; the pass goes on
             self._throttle(logging.ERROR, "on_dead", f"reconciler: on_dead failed: {exc!r}", exc=exc)
+
+    def _wake(self, tally: Tally) -> None:
+        """Held tasks of types whose pause is over: whoever ended it does this at once, unless it ran out or died."""
+        for _ in range(WAKE_CHUNKS):
+            moved, more = self._store.release_held(WAKE_ROWS)
+            tally.add(woken=len(moved))
+            self._after(moved)
+            if not more:
+                break
 
     def _tidy(self, tally: Tally) -> None:
         """What keeps the small tables small: dead workers go, old counters of one queue and type are merged."""

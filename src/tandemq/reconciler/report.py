@@ -17,7 +17,8 @@ class Report:
     lost tasks. ``discarded``: tasks whose ``expires`` passed before a start. ``orphans``: running rows without a
     claims row that were healed. ``rebuilt``: queues whose lists were emptied to be filled from MySQL, ``refilled``
     ids put back by rebuilds, ``building`` queues not finished yet. ``forgotten``: records of workers deleted;
-    ``merged``: counters of old hours that went into their day; ``pruned``: tasks that retention removed.
+    ``merged``: counters of old hours that went into their day; ``pruned``: tasks that retention removed; ``woken``:
+    tasks of a type whose pause is over.
     """
 
     levels: int = 0
@@ -39,6 +40,7 @@ class Report:
     forgotten: int = 0
     merged: int = 0
     pruned: int = 0
+    woken: int = 0
     alarms: tuple[str, ...] = ()
 
     @property
@@ -54,6 +56,7 @@ class Report:
                 self.refilled,
                 self.building,
                 self.pruned,
+                self.woken,
             )
         )
 

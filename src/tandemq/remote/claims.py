@@ -108,6 +108,7 @@ class Claims:
             claimed = self.app.store.claim(
                 [task_id], token=token, worker_id=wanted.worker_id, lease_s=wanted.lease_s, free=1,
                 known=wanted.types, queues=wanted.queues, unknown_task_s=self.app.settings.unknown_task_s,
+                paused=self.lists.paused().types,
             )  # fmt: skip
         except (StoreRefused, InvalidTask) as refused:
             self._say(logging.ERROR, "refused", f"task {task_id} cannot be claimed and is left as it is: {refused}")

@@ -11,7 +11,9 @@ from tandemq.app import TandemQ
 from tandemq.broker.protocol import Popped
 from tandemq.core.crash import crash_point
 from tandemq.core.errors import BrokerUnavailable
+from tandemq.core.pausing import Paused
 from tandemq.core.task import Level
+from tandemq.pausing import PauseWatch
 from tandemq.service import Throttle
 from tandemq.worker.direct import WithoutRedis
 
@@ -31,10 +33,17 @@ class Lists:
         self._app = app
         self._say = Throttle(_log, app.clock)
         away_s = app.settings.redis_away_s
-        self._direct = WithoutRedis(_Rows(app), (), after_s=away_s, clock=app.clock, rng=rng)
+        self._direct = WithoutRedis(_Rows(app), lambda: (), after_s=away_s, clock=app.clock, rng=rng)
         self._mode, self._looking, self._trying = threading.Lock(), threading.Lock(), threading.Lock()
+        self._pauses: PauseWatch | None = None
         self._priorities: dict[str, tuple[float, frozenset[int]]] = {}
         self._checked_at = app.clock.monotonic()
+
+    def paused(self) -> Paused:
+        """What operators have paused, as of a second ago."""
+        if self._pauses is None:  # a store is opened when it is first needed
+            self._pauses = PauseWatch(self._app.store, self._app.clock)
+        return self._pauses.now()
 
     @property
     def is_away(self) -> bool:
@@ -75,6 +84,9 @@ class Lists:
         broker = self._app.broker
         if check:
             broker.check_writable()  # first: it waits less long for a Redis that is frozen
+        if not levels:  # all of these queues are paused
+            self._app.clock.sleep(wait_s)
+            return Popped()
         crash_point("pop.before")
         popped = broker.pop(levels, limit=limit, wait_s=wait_s)
         if popped.ids:
@@ -92,6 +104,8 @@ class Lists:
         return Popped(popped.level, tuple(dict.fromkeys(popped.ids)), popped.junk)
 
     def _levels(self, queues: Sequence[str]) -> list[Level]:
+        paused = self.paused().queues
+        queues = [queue for queue in queues if queue not in paused]
         at_most_s, now = max(LEVELS_S, LEVELS_PER_QUEUE_S * len(queues)), self._app.clock.monotonic()
         levels: list[Level] = []
         for queue in queues:

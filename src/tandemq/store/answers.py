@@ -141,7 +141,10 @@ class OpenRow:
 
 @dataclass(frozen=True, slots=True)
 class WorkerRecord:
-    """A process start of a worker."""
+    """A process start of a worker. ``busy`` slots of all its processes run a task; ``options``: words like ``fair``.
+
+    ``heartbeat_age_s`` is by the database's clock, at the moment of the look.
+    """
 
     id: str
     name: str
@@ -154,6 +157,14 @@ class WorkerRecord:
     started_at: datetime
     heartbeat_at: datetime
     alive: bool
+    options: str = ""
+    busy: int = 0
+    heartbeat_age_s: float = 0.0
+
+    @property
+    def shown_state(self) -> str:
+        """Its own word, or ``gone`` when it has fallen silent without one."""
+        return self.state if self.alive or self.state == "stopped" else "gone"
 
     def to_json(self) -> dict[str, Any]:
         """JSON shape for the CLI."""

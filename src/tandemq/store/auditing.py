@@ -48,13 +48,13 @@ class AuditingStore(StoreBase):
             tx.write(f"UPDATE {self.sql.audit_log} SET n = n + {p} WHERE id = {p}", [n, deed.entry])
             return deed.entry
         values = [
-            _fit(deed.who, MAX_WHO) or "unknown",
+            fit(deed.who, MAX_WHO) or "unknown",
             deed.action[:MAX_ACTION],
             deed.task_id,
             deed.run_id,
             n,
             json.dumps(deed.details, separators=(",", ":")),
-            _fit(deed.reason, MAX_REASON),
+            fit(deed.reason, MAX_REASON),
         ]
         columns = "at, who, action, task_id, run_id, n, details, reason"
         marks = ", ".join([p] * len(values))
@@ -91,6 +91,6 @@ def _ids(record: AuditRecord) -> list[Any]:
     return ids if isinstance(ids, list) else []
 
 
-def _fit(text: str, limit: int) -> str:
+def fit(text: str, limit: int) -> str:
     """As much as the column holds, and only what UTF-8 can carry."""
     return text.encode("utf-8", "replace").decode()[:limit]

@@ -17,6 +17,7 @@ from tandemq.core.values import QUEUE_NAME, TASK_TYPE, parse_instant, rfc3339
 from tandemq.store.answers import Claimed, Ended, NotDue
 from tandemq.store.base import StoreBase, holder
 from tandemq.store.dialects import instant, micros
+from tandemq.store.holding import hold, paused_until
 from tandemq.store.settling import Counts
 from tandemq.store.statements import Statements
 from tandemq.store.transaction import Mismatch, OwnTx, Step, Tx
@@ -59,7 +60,12 @@ class _Row(NamedTuple):
     max_retries: int
     replays: int
     fence: int
-    is_expired: int
+    waited_us: int
+
+    @property
+    def is_expired(self) -> bool:
+        """It must not be run any more."""
+        return self.waited_us < 0
 
 
 class _Terms(NamedTuple):
@@ -70,6 +76,7 @@ class _Terms(NamedTuple):
     known: Collection[str] | None
     queues: Collection[str] | None
     unknown_task_s: float
+    paused: frozenset[str]
 
 
 class _Sorted(NamedTuple):
@@ -79,6 +86,7 @@ class _Sorted(NamedTuple):
     put_back: list[_Row]
     expired: list[_Row]
     unknown: list[_Row]
+    paused: list[_Row]
 
 
 class ClaimingStore(StoreBase):
@@ -97,6 +105,7 @@ class ClaimingStore(StoreBase):
         known: Collection[str] | None,
         unknown_task_s: float,
         queues: Collection[str] | None = None,
+        paused: Collection[str] = (),
     ) -> Claimed:
         """Claim what is claimable of ``ids`` under one token, in one transaction with its claims row; see the protocol.
 
@@ -104,11 +113,12 @@ class ClaimingStore(StoreBase):
         """
         wanted = list(dict.fromkeys(ids))
         me = holder(worker_id)
-        terms = _Terms(lease_s, free, known, queues, unknown_task_s)
+        terms = _Terms(lease_s, free, known, queues, unknown_task_s, frozenset(paused))
 
         def work(tx: OwnTx) -> Claimed:
             rows = tx.rows(self.sql.claim_lock(wanted))
-            leases = _leases(rows, token, free, known, queues) if [row[0] for row in rows] == wanted else None
+            whole = [row[0] for row in rows] == wanted
+            leases = _leases(rows, token, terms) if whole else None
             if leases is None:
                 return self._claim_mixed(tx, rows, wanted, [token, me], terms)
             tx.commit(*self._taking(wanted, [token, me], lease_s))
@@ -116,7 +126,8 @@ class ClaimingStore(StoreBase):
 
         if not wanted:
             return Claimed()
-        only = _only(self.sql, _frozen(known), _frozen(queues)) if len(wanted) <= free else ""
+        at_once = len(wanted) <= free and not paused
+        only = _only(self.sql, _frozen(known), _frozen(queues)) if at_once else ""
         if only and self._may_try_at_once:
             try:
                 with suppress(Mismatch):
@@ -142,13 +153,14 @@ class ClaimingStore(StoreBase):
     ) -> Claimed:
         """Not all of them can be claimed, or not in this order: each row goes where it belongs."""
         locked = {row[0]: _Row._make(row) for row in rows}
-        found = _sort(
-            [locked[i] for i in wanted if i in locked], free=terms.free, known=terms.known, queues=terms.queues
-        )
+        paused = paused_until(tx, self.sql, {row.task_type for row in locked.values()} & terms.paused)
+        found = _sort([locked[i] for i in wanted if i in locked], terms._replace(paused=frozenset(paused)))
         missing = [i for i in wanted if i not in locked]
         ended = self._discard_expired(tx, found.expired)
         deferred, dead = self._defer(tx, found.unknown, terms.unknown_task_s)
         ended += dead
+        held = [(row.id, Level(row.queue, row.priority), row.task_type) for row in found.paused]
+        deferred += hold(tx, self.sql, paused, held)
         last = self._taking([row.id for row in found.claimable], holder, terms.lease_s) if found.claimable else []
         last += self.settler.counting(_counts(found, ended))
         last += [Step(self.queries.not_claimed(missing))] if missing else []
@@ -215,8 +227,9 @@ def _not_due(rows: Sequence[Any]) -> list[NotDue]:
     return [NotDue(i, Level(queue, priority), epoch_ms(instant(run_at))) for i, queue, priority, run_at in rows]
 
 
-def _sort(rows: Sequence[_Row], *, free: int, known: Collection[str] | None, queues: Collection[str] | None) -> _Sorted:
-    found = _Sorted([], [], [], [])
+def _sort(rows: Sequence[_Row], terms: _Terms) -> _Sorted:
+    _, free, known, queues, _, paused = terms
+    found = _Sorted([], [], [], [], [])
     misplaced: list[_Row] = []
     for row in rows:
         if queues is not None and row.queue not in queues:
@@ -225,6 +238,8 @@ def _sort(rows: Sequence[_Row], *, free: int, known: Collection[str] | None, que
             found.put_back.append(row)
         elif row.is_expired:
             found.expired.append(row)
+        elif row.task_type in paused:
+            found.paused.append(row)
         elif known is not None and row.task_type not in known:
             found.unknown.append(row)
         elif row.attempts >= row.max_retries and len(found.claimable) >= free:
@@ -236,28 +251,30 @@ def _sort(rows: Sequence[_Row], *, free: int, known: Collection[str] | None, que
     return found
 
 
-def _leases(
-    rows: Sequence[Any], token: int, free: int, known: Collection[str] | None, queues: Collection[str] | None
-) -> list[Lease] | None:
+def _leases(rows: Sequence[Any], token: int, terms: _Terms) -> list[Lease] | None:
     """The leases of rows that can all be claimed as they are, else None: the usual batch, made in one pass."""
+    _, free, known, queues, _, paused = terms
     leases: list[Lease] = []
     for row in rows:
-        _, queue, _, task_type, _, _, attempts, max_retries, _, _, is_expired = row
-        if is_expired or (attempts >= max_retries and len(leases) >= free):
+        _, queue, _, task_type, _, _, attempts, max_retries, _, _, waited_us = row
+        if waited_us < 0 or (attempts >= max_retries and len(leases) >= free):
             return None
         if (known is not None and task_type not in known) or (queues is not None and queue not in queues):
+            return None
+        if task_type in paused:
             return None
         leases.append(_lease(row, token))
     return leases
 
 
 def _lease(row: Sequence[Any], token: int) -> Lease:
-    task_id, queue, priority, task_type, payload, options, attempts, max_retries, replays, fence, _ = row
+    task_id, queue, priority, task_type, payload, options, attempts, max_retries, replays, fence, waited_us = row
     if type(payload) is not str or type(options) is not str:
         payload, options = _text(payload), _text(options)
     return Lease(
-        task_id, queue, priority, task_type, payload, options, attempts + 1, max_retries, replays, fence + 1, token
-    )
+        task_id, queue, priority, task_type, payload, options, attempts + 1, max_retries, replays, fence + 1, token,
+        waited_us,
+    )  # fmt: skip
 
 
 def _text(value: Any) -> str:

@@ -58,16 +58,19 @@ class CountingStore(SurveyingStore):
         """Open rows per queue by state, in all and per priority; ended ones from the counters; see the protocol."""
 
         def work(tx: Tx) -> dict[str, Any]:
-            levels = self._levels(tx)
-            tally = _Tally(tx, self.queries, counts=2 * len(levels) + 1)
-            queues = {queue: tally.queue(queue, levels) for queue in sorted({level.queue for level in levels})}
+            queues, dead, capped = self._count_open(tx, self._levels(tx))
             ended = dict.fromkeys(OUTCOMES, 0)
             ended |= {outcome: int(n) for outcome, n in tx.rows(self.queries.ended_counts())}
-            ended["dead_total"] = ended.get("dead", 0)
-            ended["dead"], capped = tally.entries(self.queries.entries(), [ENDED[Status.DEAD]])
+            ended["dead_total"], ended["dead"] = ended.get("dead", 0), dead
             return {"queues": queues, "ended": ended} | ({"capped": ["dead"]} if capped else {})
 
         return self.db.read(work)
+
+    def _count_open(self, tx: Tx, levels: Sequence[Level]) -> tuple[dict[str, dict[str, Any]], int, bool]:
+        """Open rows by queue, how many are dead, and whether these are only so many at least."""
+        tally = _Tally(tx, self.queries, counts=2 * len(levels) + 1)
+        queues = {queue: tally.queue(queue, levels) for queue in sorted({level.queue for level in levels})}
+        return queues, *tally.entries(self.queries.entries(), [ENDED[Status.DEAD]])
 
     def busy(self, queues: Sequence[str]) -> bool:
         """Whether anything is due, running or retrying in these queues; True as long as that is not known.

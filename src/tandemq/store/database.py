@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
+from tandemq import metrics
 from tandemq.core.clock import Clock, SystemClock
 from tandemq.core.errors import NotMigrated, PayloadTooLarge, StoreRefused, StoreUnknown, TandemQError
 from tandemq.core.ids import new_random
@@ -162,6 +163,7 @@ class Database:
                 return self._once(work, write=write, crash=crash)
             except _Failed as failed:
                 cause = failed.cause
+                metrics.database_error(failed.kind.name.lower())
                 if failed.unknown and not repeatable:
                     text = str(errors.unavailable(self.url.render_as_string(hide_password=True), cause))
                     raise StoreUnknown(f"the answer to COMMIT was lost; {text}") from cause

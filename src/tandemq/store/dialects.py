@@ -80,6 +80,10 @@ class Dialect(ABC):
         """Now minus a placeholder of microseconds."""
 
     @abstractmethod
+    def since(self, column: str) -> str:
+        """Microseconds from an instant in a column until now; 0 for one that is none, not less for one in the past."""
+
+    @abstractmethod
     def pairs(self, pairs: Sequence[tuple[int, int]]) -> str:
         """The right side of ``(id, lease_token) IN``."""
 
@@ -135,6 +139,10 @@ class MySql(Dialect):
         """Now minus microseconds."""
         return f"({self.now} - INTERVAL {self.p} MICROSECOND)"
 
+    def since(self, column: str) -> str:
+        """TIMESTAMPDIFF."""
+        return f"COALESCE(TIMESTAMPDIFF(MICROSECOND, {column}, {self.now}), 0)"
+
     def pairs(self, pairs: Sequence[tuple[int, int]]) -> str:
         """A list of row constructors."""
         return "(" + ",".join(f"({int(i)},{int(t)})" for i, t in pairs) + ")"
@@ -186,6 +194,11 @@ class Sqlite(Dialect):
     def before(self) -> str:
         """Now minus microseconds."""
         return f"tandemq_shift(-{self.p})"
+
+    def since(self, column: str) -> str:
+        """By days with fractions: right to about a millisecond."""
+        micros = f"CAST((julianday({self.now}) - julianday({column})) * 86400000000 AS INTEGER)"
+        return f"max(COALESCE({micros}, 0), 0)"
 
     def pairs(self, pairs: Sequence[tuple[int, int]]) -> str:
         """SQLite wants a table of values."""

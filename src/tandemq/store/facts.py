@@ -1,11 +1,11 @@
-"""What the database says of itself, and of ids that lie in Redis: the values that ``tandemq doctor`` judges."""
+"""What the database says of itself and of its tasks: what ``tandemq doctor`` judges and monitoring shows."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tandemq.core.lifecycle import Status
 
@@ -54,4 +54,40 @@ class Diagnosing(Protocol):
 
     def entries(self, ids: Collection[int]) -> dict[int, Entry]:
         """The committed rows behind ids, by primary key, without locks; ids without a row are left out."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Levels:
+    """How full it is, in one look that reads a bounded number of rows and index entries.
+
+    ``now``: the database's clock. ``queues``: as in ``Inspecting.counts``, with ``capped`` and ``estimated``. ``dead``:
+    how many are dead now, at least (``dead_capped``). ``oldest_s``: for how long the oldest ready task of a queue has
+    been due, 0 where none is. ``workers`` and ``slots``: of workers heard of within the time asked for, by state.
+    ``paused``: queues. ``unled_s``: for how long nobody has led a role (mover, reconciler), 0 while somebody does.
+    """
+
+    now: datetime
+    queues: Mapping[str, Mapping[str, Any]]
+    dead: int
+    dead_capped: bool
+    oldest_s: Mapping[str, float]
+    workers: Mapping[str, int]
+    slots: Mapping[str, int]
+    paused: frozenset[str]
+    unled_s: Mapping[str, float]
+
+
+class Gauging(Protocol):
+    """Reads for monitoring, without locks. They raise StoreUnavailable."""
+
+    def levels_now(self, *, alive_s: float) -> Levels:
+        """See ``Levels``; workers count if they were heard of within ``alive_s`` and have not stopped."""
+        ...
+
+    def outcomes(self, limit: int) -> list[tuple[str, str, str, int]]:
+        """(queue, type, outcome, how many so far) from ``task_counts``, at most ``limit`` of them.
+
+        Never falls. It reads the counters, whose number is bounded by how many types there are, not by tasks.
+        """
         ...

@@ -70,12 +70,12 @@ class Settling(NamedTuple):
 
     @property
     def event(self) -> Event:
-        """A cancel request turns a way back to pending into a cancellation; success and death win."""
+        """A cancel request turns a way back to pending into a cancellation. Success wins; death unless it yields."""
         match self.verdict:
             case Succeed():
                 return Event.SUCCEED
-            case Bury():
-                return Event.BURY
+            case Bury(yields=yields):
+                return Event.CANCEL_RUNNING if yields and self.row.cancel else Event.BURY
             case RetryIn() | SnoozeIn():
                 return Event.CANCEL_RUNNING if self.row.cancel else Event.RETRY
             case Release():
@@ -98,6 +98,8 @@ def same_again(row: Held, verdict: Verdict) -> Event | None:
     match verdict:
         case Succeed():
             return Event.SUCCEED if row.status == Status.SUCCEEDED else None
+        case Bury(yields=True) if row.status == Status.CANCELLED:
+            return Event.CANCEL_RUNNING
         case Bury(reason):
             return Event.BURY if row.status == Status.DEAD and row.dead_reason == reason.value else None
         case RetryIn() | SnoozeIn() | Release():

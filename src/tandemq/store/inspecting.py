@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
-from tandemq.core.audit import Deed
-from tandemq.core.errors import TaskNotFound
-from tandemq.core.lifecycle import MOVES, Event, Status
+from tandemq.core.lifecycle import Status
 from tandemq.core.task import FailedAttempt, Task
+from tandemq.store.cancelling import CancellingStore
 from tandemq.store.counting import CountingStore
 from tandemq.store.dialects import instant, instant_or_none
 from tandemq.store.finding import FindingStore, task_of
@@ -16,7 +14,7 @@ from tandemq.store.pruning import PruningStore
 from tandemq.store.transaction import Tx
 
 
-class InspectingStore(FindingStore, CountingStore, PruningStore):
+class InspectingStore(FindingStore, CountingStore, CancellingStore, PruningStore):
     """``store.questions.Inspecting``."""
 
     def get(self, task_id: int, *, attempts: bool = False) -> Task | None:
@@ -35,26 +33,6 @@ class InspectingStore(FindingStore, CountingStore, PruningStore):
         """(status, result, last_error, dead_reason) by primary key, for waiting callers."""
         row = self.db.read(lambda tx: tx.one(self.queries.ending(), [task_id]))
         return None if row is None else (Status(row[0]), row[1], row[2], row[3] or None)
-
-    def cancel(self, task_id: int, *, deed: Deed | None = None) -> str:
-        """``cancelled`` (was pending), ``requested`` (is running), or the final status it has; TaskNotFound."""
-
-        def work(tx: Tx) -> str:
-            row = tx.one(self.queries.lock_one(), [task_id])
-            if row is None:
-                raise TaskNotFound(f"no task has the id {task_id}")
-            status, queue, task_type = Status(row[0]), row[1], row[2]
-            if status in MOVES[Event.CANCEL].sources:
-                tx.write(self.sql.cancel(), [task_id])
-                self.settler.count(tx, Counter({(queue, task_type, Status.CANCELLED.value): 1}))
-                self._note(tx, deed, 1)
-                return Status.CANCELLED.value
-            if status in MOVES[Event.CANCEL_RUNNING].sources:
-                self._note(tx, deed, tx.write(self.sql.request_cancel(), [task_id]))
-                return "requested"
-            return status.value
-
-        return self.db.write(work, repeatable=True, crash="cancel.before_commit")
 
 
 def attempt_of(row: Any) -> FailedAttempt:

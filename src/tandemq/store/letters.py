@@ -26,7 +26,7 @@ from tandemq.store.transaction import Tx
 ERROR_START = 1000
 #: Bytes of texts that ``full`` fetches at a time; one task may have more.
 FULL_BYTES = 4 * 1024 * 1024
-_KIND = f"t.queue, t.task_type, t.error_type, SUBSTR(t.last_error, 1, {ERROR_START}), t.dead_reason, t.worker_id"
+KIND_COLUMNS = f"t.queue, t.task_type, t.error_type, SUBSTR(t.last_error, 1, {ERROR_START}), t.dead_reason, t.worker_id"
 _LATEST = datetime.max.replace(tzinfo=UTC)
 #: After every run_at that a row can have.
 _END = "9999-12-31 23:59:59.999999"
@@ -46,8 +46,8 @@ class LettersStore(PruningStore):
         self, where: Filter, cursor: PruneCursor | None, *, limit: int
     ) -> tuple[list[DeadKind], PruneCursor | None]:
         """The same, with what grouping needs to know of them."""
-        rows, following = self._ended(where, cursor, limit, f", {_KIND}, t.completed_at")
-        return [_kind(row) for row in rows], following
+        rows, following = self._ended(where, cursor, limit, f", {KIND_COLUMNS}, t.completed_at")
+        return [kind_of_row(row) for row in rows], following
 
     def full(self, ids: Sequence[int]) -> tuple[list[Task], int]:
         """The first of these with their history, as many as fit into memory, at least one; and how many ids that were.
@@ -107,7 +107,8 @@ class LettersStore(PruningStore):
         return rows, following
 
 
-def _kind(row: Any) -> DeadKind:
+def kind_of_row(row: Any) -> DeadKind:
+    """A row of (id, ``KIND_COLUMNS``, completed_at)."""
     task_id, queue, kind, error_type, error, reason, worker_id, ended_at = row
     text = error.decode("utf-8", "replace") if isinstance(error, bytes) else str(error or "")
     return DeadKind(task_id, queue, kind, error_type, text, reason, worker_id, instant(ended_at))

@@ -24,8 +24,8 @@ from tandemq.store.answers import (
     Settlement,
     WorkerRecord,
 )
-from tandemq.store.facts import Diagnosing
-from tandemq.store.questions import Auditing, Holdings, Inspecting, TokenKeeping
+from tandemq.store.facts import Diagnosing, Gauging
+from tandemq.store.questions import Auditing, Holdings, Inspecting, Pausing, TokenKeeping, Watching
 from tandemq.store.runs import Replaying
 
 #: A SQLAlchemy Connection, Session or (inside ``run_sync``) the sync twin of an AsyncSession. Kept opaque here.
@@ -114,6 +114,7 @@ class Leasing(Protocol):
         known: Collection[str] | None,
         unknown_task_s: float,
         queues: Collection[str] | None = None,
+        paused: Collection[str] = (),
     ) -> Claimed:
         """Claim what is claimable of ``ids``, in the given order, under one token, in one transaction.
 
@@ -122,7 +123,9 @@ class Leasing(Protocol):
         it go to ``put_back``. ``known`` None means every type; rows of other ``queues`` (None: any) go to ``put_back``
         with their own level. A row of an unknown type is not claimed: its run_at moves on with backoff (1 s, half as
         long again each time, to 30 s), and after ``unknown_task_s`` it is dead (``unknown_task``). A row past
-        ``expires_at`` is dead (``expired``). StoreUnknown: never run, never forget, ``give_back``.
+        ``expires_at`` is dead (``expired``). One of a ``paused`` type is held: its run_at moves to the end of the
+        pause, or for an hour, until ``release_held`` gives it back. StoreUnknown: never run, never forget,
+        ``give_back``.
         """
         ...
 
@@ -139,6 +142,10 @@ class Leasing(Protocol):
 
     def cancel_requested(self, ids: Collection[int]) -> set[int]:
         """Which of these have a cancel request (plain read by primary key)."""
+        ...
+
+    def kills(self, tokens: Collection[int]) -> set[tuple[int, int]]:
+        """(token, id) of the tasks of these leases that shall be ended, if need be with their process."""
         ...
 
     def finish(
@@ -251,8 +258,8 @@ class Recording(Protocol):
         """Insert the worker's row (its times are the database's)."""
         ...
 
-    def worker_beat(self, worker_id: str, state: str) -> None:
-        """Move its heartbeat and state."""
+    def worker_beat(self, worker_id: str, state: str, *, busy: int = 0) -> None:
+        """Move its heartbeat and state; ``busy``: how many of its slots run a task."""
         ...
 
     def workers(self, *, alive_s: float) -> list[WorkerRecord]:
@@ -270,11 +277,14 @@ class Store(
     Surveying,
     Recording,
     Inspecting,
+    Watching,
+    Pausing,
     Replaying,
     Auditing,
     TokenKeeping,
     Holdings,
     Diagnosing,
+    Gauging,
     Protocol,
 ):
     """All of it."""

@@ -198,7 +198,8 @@ class Queries(Looks):
 
     def lock_one(self) -> str:
         """Parameter: id."""
-        return f"SELECT status, queue, task_type FROM {self.tasks} WHERE id = {self.d.p} {self.d.for_update}"
+        columns = "status, queue, task_type, lease_token"
+        return f"SELECT {columns} FROM {self.tasks} WHERE id = {self.d.p} {self.d.for_update}"
 
     def lock_for_replay(self, ids: Sequence[int], *, before: bool, payloads: bool = False) -> str:
         """Parameter, if ``before``: the instant before which they must have ended. Rows that others hold are left."""

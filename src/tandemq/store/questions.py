@@ -8,9 +8,10 @@ from typing import Any, Protocol
 
 from tandemq.core.audit import AuditPage, Deed
 from tandemq.core.lifecycle import Status
+from tandemq.core.pausing import Pause, PauseKind
 from tandemq.core.task import Task
 from tandemq.core.tokens import LiveTokens, NewToken, Token
-from tandemq.store.answers import DeadKind, Filter, Holding, Page, PruneCursor, PruneRule
+from tandemq.store.answers import DeadKind, Filter, Holding, Moved, Page, PruneCursor, PruneRule
 
 
 class Inspecting(Protocol):
@@ -61,10 +62,11 @@ class Inspecting(Protocol):
         """
         ...
 
-    def cancel(self, task_id: int, *, deed: Deed | None = None) -> str:
+    def cancel(self, task_id: int, *, kill: bool = False, deed: Deed | None = None) -> str:
         """``cancelled`` (was pending), ``requested`` (is running), or the final status it has; TaskNotFound.
 
-        The ``deed`` is written to the audit log where that changed something.
+        ``kill``: one that runs and does not stop shall be ended with its process. The ``deed`` is written to the audit
+        log where that changed something.
         """
         ...
 
@@ -153,6 +155,18 @@ class Holdings(Protocol):
         ...
 
 
+class Watching(Protocol):
+    """What a live view asks every second."""
+
+    def kinds(self, ids: Sequence[int]) -> list[DeadKind]:
+        """What grouping needs to know of these rows, in the given order; those that are gone are left out."""
+        ...
+
+    def waits(self, limit: int) -> list[tuple[str, float]]:
+        """(queue, seconds from due to claimed) of up to ``limit`` tasks that are claimed at this moment."""
+        ...
+
+
 class Auditing(Protocol):
     """Who did what to which tasks, and why. Deeds are written in the transactions of what they tell of."""
 
@@ -164,5 +178,31 @@ class Auditing(Protocol):
         """Newest first. Of one task: rows about it alone, and among the newest thousand about many those that name it.
 
         A row names its tasks by ``details["ids"]``.
+        """
+        ...
+
+
+class Pausing(Protocol):
+    """What operators have paused."""
+
+    def pauses(self) -> Sequence[Pause]:
+        """Those that hold now, by kind and name."""
+        ...
+
+    def pause(self, kind: PauseKind, name: str, for_s: float | None, *, deed: Deed) -> None:
+        """Pause a queue or a task type for so many seconds of database time (None: until resumed).
+
+        One transaction with its audit row. One that holds already gets the new end and reason.
+        """
+        ...
+
+    def resume(self, kind: PauseKind, name: str, *, deed: Deed) -> bool:
+        """End a pause, in one transaction with its audit row; False if none holds, and nothing is written."""
+        ...
+
+    def release_held(self, limit: int) -> tuple[list[Moved], bool]:
+        """Give up to ``limit`` held tasks of types that are not paused any more their run_at back.
+
+        Those that became due, oldest first, to be pushed; and whether there may be more.
         """
         ...

@@ -73,26 +73,27 @@ class RecordingStore(StoreBase):
     def worker_started(self, record: WorkerRecord) -> None:
         """Insert the worker's row (its times are the database's)."""
         d = self.db.dialect
-        columns = ("name", "host", "pid", "queues", "slots", "processes", "state")
+        columns = ("name", "host", "pid", "queues", "slots", "processes", "state", "options")
         sql = (
             f"INSERT INTO {self.sql.workers} (id, {', '.join(columns)}, started_at, heartbeat_at)"
-            f" VALUES ({', '.join([d.p] * 8)}, {d.now}, {d.now}) {d.overwrite('id', [*columns, 'heartbeat_at'])}"
+            f" VALUES ({', '.join([d.p] * 9)}, {d.now}, {d.now}) {d.overwrite('id', [*columns, 'heartbeat_at'])}"
         )
         values = [holder(record.id), record.name[:255], record.host[:255], *(getattr(record, c) for c in columns[2:])]
         self.db.write(lambda tx: tx.write(sql, values), repeatable=True)
 
-    def worker_beat(self, worker_id: str, state: str) -> None:
-        """Move its heartbeat and state."""
+    def worker_beat(self, worker_id: str, state: str, *, busy: int = 0) -> None:
+        """Move its heartbeat and state; ``busy``: how many of its slots run a task."""
         d = self.db.dialect
-        sql = f"UPDATE {self.sql.workers} SET heartbeat_at = {d.now}, state = {d.p} WHERE id = {d.p}"
-        self.db.write(lambda tx: tx.write(sql, [state, holder(worker_id)]), repeatable=True)
+        sql = f"UPDATE {self.sql.workers} SET heartbeat_at = {d.now}, state = {d.p}, busy = {d.p} WHERE id = {d.p}"
+        self.db.write(lambda tx: tx.write(sql, [state, busy, holder(worker_id)]), repeatable=True)
 
     def workers(self, *, alive_s: float) -> list[WorkerRecord]:
         """Worker records, newest first; ``alive``: the heartbeat is at most ``alive_s`` old and it has not stopped."""
         d = self.db.dialect
         sql = (
             "SELECT id, name, host, pid, queues, slots, processes, state, started_at, heartbeat_at,"
-            f" heartbeat_at >= {d.before()} AND state <> 'stopped' FROM {self.sql.workers} ORDER BY started_at DESC, id"
+            f" heartbeat_at >= {d.before()} AND state <> 'stopped', options, busy, {d.now}"
+            f" FROM {self.sql.workers} ORDER BY started_at DESC, id"
         )
         rows = self.db.read(lambda tx: tx.rows(sql, [micros(alive_s)]))
         return [_record(row) for row in rows]
@@ -118,7 +119,8 @@ class RecordingStore(StoreBase):
 
 
 def _record(row: Any) -> WorkerRecord:
-    worker_id, name, host, pid, queues, slots, processes, state, started_at, heartbeat_at, alive = row
+    worker_id, name, host, pid, queues, slots, processes, state, started_at, heartbeat_at, alive, *more = row
+    options, busy, now = more
     return WorkerRecord(
         id=worker_id,
         name=name,
@@ -131,4 +133,7 @@ def _record(row: Any) -> WorkerRecord:
         started_at=instant(started_at),
         heartbeat_at=instant(heartbeat_at),
         alive=bool(alive),
+        options=options,
+        busy=busy,
+        heartbeat_age_s=max(0.0, (instant(now) - instant(heartbeat_at)).total_seconds()),
     )

@@ -5,16 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tandemq.store.diagnosing import DiagnosingStore
+from tandemq.store.gauging import GaugingStore
 from tandemq.store.handling import HandlingStore
 from tandemq.store.inspecting import InspectingStore
 from tandemq.store.leasing import LeasingStore
 from tandemq.store.letters import LettersStore
+from tandemq.store.pausing import PausingStore
 from tandemq.store.producing import ProducingStore
 from tandemq.store.queues import QueuesStore
 from tandemq.store.recording import RecordingStore
 from tandemq.store.remote import RemoteStore
 from tandemq.store.replaying import ReplayingStore
 from tandemq.store.tokens import TokensStore
+from tandemq.store.watching import WatchingStore
 
 if TYPE_CHECKING:
     from tandemq.store.protocol import Store
@@ -25,12 +28,15 @@ class SqlStore(
     LeasingStore,
     HandlingStore,
     InspectingStore,
+    WatchingStore,
     LettersStore,
     ReplayingStore,
     QueuesStore,
     TokensStore,
     RemoteStore,
+    PausingStore,
     RecordingStore,
+    GaugingStore,
     DiagnosingStore,
 ):
     """``store.protocol.Store`` on SQL."""

@@ -36,6 +36,7 @@ class Tables:
         self.queues, self.workers, self.counts = f"{prefix}queues", f"{prefix}workers", f"{prefix}task_counts"
         self.meta, self.leaders, self.migrations = f"{prefix}meta", f"{prefix}leaders", f"{prefix}migrations"
         self.audit_log, self.api_tokens = f"{prefix}audit_log", f"{prefix}api_tokens"
+        self.pauses, self.held_tasks, self.kills = f"{prefix}pauses", f"{prefix}held", f"{prefix}kills"
         self.replay_runs, self.replay_items = f"{prefix}replay_runs", f"{prefix}replay_items"
 
 
@@ -71,10 +72,14 @@ class Statements(Tables):
     # -- claim
 
     def claim_lock(self, ids: Sequence[int]) -> str:
-        """Lock what can be claimed, skipping what others hold; everything a lease needs is read here."""
+        """Lock what can be claimed, skipping what others hold; everything a lease needs is read here.
+
+        The last column says for how long it has been due (microseconds), -1 for what has expired.
+        """
         return (
             "SELECT id, queue, priority, task_type, payload, options, attempts, max_retries, replays, fence,"
-            f" expires_at <= {self.d.now} FROM {self.tasks} {self.d.primary} WHERE id IN ({id_list(ids)})"
+            f" CASE WHEN expires_at <= {self.d.now} THEN -1 ELSE {self.d.since('run_at')} END"
+            f" FROM {self.tasks} {self.d.primary} WHERE id IN ({id_list(ids)})"
             f" AND {sources(Event.CLAIM)} AND run_at <= {self.d.now} ORDER BY id {self.d.skip_locked}"
         )
 

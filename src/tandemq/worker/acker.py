@@ -31,7 +31,14 @@ MAX_FLUSH = 500
 LOCKED_AGAIN_S = 0.2
 #: So often a verdict may be refused even in its barest form.
 MAX_REFUSALS = 3
-Item = tuple[Held, Verdict]
+#: Of a flush so many short attempts are timed, evenly spread, each for its share: all of them would cost 1 % of the
+#: speed.
+MAX_TIMED = 8
+#: An attempt that took this long is timed in any case: there cannot be many of them in a flush.
+SLOW_S = 0.01
+#: When the attempt began and ended (monotonic). One that never began has ended before that.
+NEVER_BEGAN = -1.0
+Item = tuple[Held, Verdict, float, float]
 
 
 class Acker:
@@ -66,9 +73,9 @@ class Acker:
         self._pause = threading.Event()
         self.fenced = 0
 
-    def add(self, held: Held, verdict: Verdict) -> None:
+    def add(self, held: Held, verdict: Verdict, began: float = 0.0, ended: float = NEVER_BEGAN) -> None:
         """Queue a verdict for the next commit."""
-        self._items.put((held, verdict))
+        self._items.put((held, verdict, began, ended))
 
     def run(self) -> None:
         """The thread: flush until closed and empty."""
@@ -138,7 +145,7 @@ class Acker:
         groups: dict[Batch, list[int]] = {}
         settlements = []
         last, ids = None, list[int]()
-        for (lease, batch), verdict in items:
+        for (lease, batch), verdict, _, _ in items:
             if batch is not last:
                 last, ids = batch, groups.setdefault(batch, [])
             ids.append(lease.id)
@@ -155,6 +162,8 @@ class Acker:
         now = self._clock.monotonic()
         self._on_answer(now)
         metrics.finished(_outcomes(items, settled), now - started)
+        if not again:
+            metrics.ran(_timed(items))
         crash_point("finish.after_commit")
         locked = set(settled.locked)
         for batch, ids in groups.items():
@@ -172,7 +181,8 @@ class Acker:
             self.fenced += len(settled.fenced)
             metrics.fenced(len(settled.fenced))
             for task_id in settled.fenced:
-                self._say(logging.WARNING, "fenced", f"task {task_id}: its lease was lost, the late result is refused")
+                text = f"task {task_id}: its lease was lost, the late result is refused"
+                self._say(logging.WARNING, "fenced", text, about={"task_id": task_id})
         retries = any(move.event is Event.RETRY for move in settled.moved)
         if retries:
             crash_point("retry.after_commit")
@@ -181,11 +191,11 @@ class Acker:
             crash_point("retry.after_push")
         if retries and self._on_retry is not None and Listeners.anybody:
             again = {(m.id, m.attempt) for m in settled.moved if m.event is Event.RETRY}
-            for held, verdict in items:
+            for held, verdict, *_ in items:
                 if isinstance(verdict, RetryIn) and (held.lease.id, held.lease.attempt) in again:
                     self._on_retry(held)
         buried = {m.id: m.dead_reason for m in settled.moved if m.event is Event.BURY and m.dead_reason}
-        for held, verdict in items if buried else ():
+        for held, verdict, *_ in items if buried else ():
             reason = buried.get(held.lease.id)
             if reason and isinstance(verdict, Bury | RetryIn):  # a retry that came too late for the task's max_age
                 self._on_dead(held, Bury(DeadReason(reason), verdict.failure))
@@ -195,7 +205,7 @@ class Acker:
         if len(items) > 1:
             middle = len(items) // 2
             return self._flush(items[:middle]) + self._flush(items[middle:])
-        held, verdict = items[0]
+        held, verdict, began, ended = items[0]
         minimal = _minimal(verdict)
         self._say(logging.ERROR, "unstorable", f"task {held.lease.id}: its verdict could not be stored: {broken!r}")
         if minimal == verdict:
@@ -203,14 +213,14 @@ class Acker:
             if self._refused[held.lease.id] >= MAX_REFUSALS:
                 raise broken  # ends the process; its supervisor judges what it held
             return items
-        return self._flush([(held, minimal)])
+        return self._flush([(held, minimal, began, ended)])
 
 
 def _outcomes(items: list[Item], settled: Settled) -> Mapping[tuple[str, str, str], int]:
     """What became of them by (queue, type, outcome), for the metrics; retries are counted by attempt here as well."""
     if settled.succeeded:
         return settled.counts
-    retried = {held.lease.id for held, verdict in items if isinstance(verdict, RetryIn)}
+    retried = {held.lease.id for held, verdict, *_ in items if isinstance(verdict, RetryIn)}
     counts: Counter[tuple[str, str, str]] = Counter()
     again: Counter[tuple[str, int]] = Counter()
     for move in settled.moved:
@@ -226,6 +236,24 @@ def _outcomes(items: list[Item], settled: Settled) -> Mapping[tuple[str, str, st
     if buried := Counter([(m.task_type, m.dead_reason) for m in settled.moved if m.dead_reason]):
         metrics.dead(buried)
     return counts
+
+
+def _timed(items: list[Item]) -> list[tuple[str, str, float, float, int]]:
+    """Some of those that ran, for ``metrics.ran``."""
+    ran_s = [ended - began for _, _, began, ended in items]
+    some: list[Item] = items
+    slow: list[Item] = []
+    if min(ran_s) < 0 or max(ran_s) >= SLOW_S:  # looked at this way because it is seldom so, and cheap to find out
+        slow = [item for item, s in zip(items, ran_s, strict=True) if s >= SLOW_S]
+        some = [item for item, s in zip(items, ran_s, strict=True) if 0 <= s < SLOW_S]
+    step = -(-len(some) // MAX_TIMED) or 1
+    timed = [_times(some[at], min(step, len(some) - at)) for at in range(0, len(some), step)]
+    return [_times(item, 1) for item in slow] + timed
+
+
+def _times(item: Item, n: int) -> tuple[str, str, float, float, int]:
+    (lease, batch), _, began, ended = item
+    return lease.queue, lease.task_type, lease.waited_us / 1e6 + began - batch.sent_at, ended - began, n
 
 
 def _minimal(verdict: Verdict) -> Verdict:

@@ -27,9 +27,10 @@ _HEADER = struct.Struct("<QIIdII")
 _RECORD = struct.Struct("<QIIdd")
 _U64, _U32, _F64 = struct.Struct("<Q"), struct.Struct("<I"), struct.Struct("<d")
 _BATCH_BYTES = _HEADER.size + MAX_TASKS * _RECORD.size
-#: After the batches: when the child's flusher last had an answer (monotonic).
+#: After the batches: when the flusher last had an answer, and when the fetcher last took a good turn (monotonic).
 _FLUSHED = MAX_BATCHES * _BATCH_BYTES
-SIZE = _FLUSHED + 8
+_FETCHED = _FLUSHED + 8
+SIZE = _FETCHED + 8
 _COUNT, _PHASE, _DEADLINE, _LOST = 8, 12, 16, 24
 _STATE, _CANCEL, _SINCE = 8, 12, 16
 NO_LIMIT = 0.0
@@ -133,7 +134,17 @@ class Arena:
         """The database has answered for some verdicts."""
         _F64.pack_into(self._map, _FLUSHED, now)
 
+    def note_fetch(self, now: float) -> None:
+        """The fetcher has looked for work and had its answer, or there is no room for more."""
+        _F64.pack_into(self._map, _FETCHED, now)
+
     # the supervisor's side
+
+    @property
+    def fetched_at(self) -> float:
+        """When the fetcher last took a good turn, 0 before the first."""
+        value: float = _F64.unpack_from(self._map, _FETCHED)[0]
+        return value
 
     @property
     def flushed_at(self) -> float:
@@ -185,6 +196,8 @@ class Batch:
         self._map, self._base, self.token = memory, base, token
         self._at = {task_id: base + _HEADER.size + i * _RECORD.size for i, task_id in enumerate(ids)}
         self.unsettled = set(ids)
+        #: When its claim was sent (monotonic).
+        self.sent_at = 0.0
 
     def held(self, ids: Sequence[int]) -> None:
         """The claim was answered: these are ours, the others never were."""

@@ -27,7 +27,7 @@ from tandemq.worker.arena import Arena
 from tandemq.worker.executor import Executor
 from tandemq.worker.fetcher import Fetcher, Terms
 from tandemq.worker.inbox import Held, Inbox
-from tandemq.worker.telling import Failed, exception_of, of_lease, of_row
+from tandemq.worker.telling import Failed, about, exception_of, of_lease, of_row
 
 _log = logging.getLogger("tandemq.worker")
 FLUSH_S = 5.0
@@ -77,6 +77,7 @@ class Child:
             lease_s=settings.lease_s,
             unknown_task_s=settings.unknown_task_s,
             redis_away_s=settings.redis_away_s,
+            fair=orders["fair"],
         )
         self.fetcher = Fetcher(
             store,
@@ -144,18 +145,20 @@ class Child:
         lease, batch = held.lease, held.batch
         limit_s = self.executor.limit_s(lease)
         crash.crash_point("run.before_begin")
-        if not batch.begin(lease.id, self._clock.monotonic(), limit_s):
+        began = self._clock.monotonic()
+        if not batch.begin(lease.id, began, limit_s):
             self.acker.add(held, Release())
             return
 
         def is_cancelled() -> bool:
             return batch.lost or batch.cancel_asked(lease.id)
 
-        outcome = self.executor.run(lease, is_cancelled, limit_s)
-        batch.end(lease.id, self._clock.monotonic())
+        outcome = self.executor.run(lease, is_cancelled, limit_s, lambda: batch.cancel_asked(lease.id))
+        ended = self._clock.monotonic()
+        batch.end(lease.id, ended)
         crash.crash_point("run.after_end")
         verdict = self.executor.verdict(lease, outcome)
-        self.acker.add(Failed.of(held, outcome) if Listeners.anybody else held, verdict)
+        self.acker.add(Failed.of(held, outcome) if Listeners.anybody else held, verdict, began, ended)
         if Listeners.anybody and isinstance(outcome, Returned | Recorded):
             # Last of all: a listener that hangs can cost this slot, not the success.
             self.executor.telling.tell("on_success", of_lease(lease), lease.options)
@@ -186,6 +189,7 @@ class Child:
         _log.warning(
             "task %s (%s, queue %s) is dead after attempt %s: %s: %s",
             lease.id, lease.task_type, lease.queue, lease.attempt, verdict.reason, verdict.failure.message,
+            extra=about(lease),
         )  # fmt: skip
         self._hook(lease.task_type, lease.id, lease.payload, verdict.failure)
         if Listeners.anybody:
@@ -194,7 +198,8 @@ class Child:
 
     def _on_ended(self, ended: Sequence[Ended]) -> None:
         for row in ended:
-            _log.warning("task %s (%s) is dead without a run: %s", row.id, row.task_type, row.reason)
+            about_row = {"task_id": row.id, "task_type": row.task_type}
+            _log.warning("task %s (%s) is dead without a run: %s", row.id, row.task_type, row.reason, extra=about_row)
         self.tell_dead([row.id for row in ended])
 
     def tell_dead(self, task_ids: Sequence[int]) -> None:

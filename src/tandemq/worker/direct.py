@@ -9,12 +9,13 @@ held by somebody's lock, passes them over and goes on behind them in the same lo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from random import Random
 from typing import Protocol
 
 from tandemq.core.clock import Clock
 from tandemq.core.task import Level
+from tandemq.worker.fair import FairTurns
 
 #: In one look so many ids are claimed at most, by so many claims of a level: one whose oldest rows are all of unknown
 #: types, or locked, does not keep the look from the levels below it.
@@ -45,7 +46,11 @@ class DueRows(Protocol):
 class WithoutRedis:
     """Since when Redis is away as this worker sees it, and the looks at MySQL once that has lasted ``after_s``."""
 
-    def __init__(self, store: DueRows, queues: tuple[str, ...], *, after_s: float, clock: Clock, rng: Random) -> None:
+    def __init__(
+        self, store: DueRows, queues: Callable[[], tuple[str, ...]], *, after_s: float, clock: Clock, rng: Random,
+        fair: FairTurns | None = None,
+    ) -> None:  # fmt: skip
+        self._fair = fair
         self._store, self._queues, self._after_s, self._clock, self._rng = store, queues, after_s, clock, rng
         self._since: float | None = None
         self._try_redis_at = self._look_at = float("-inf")
@@ -97,22 +102,47 @@ class WithoutRedis:
         """
         now = self._clock.monotonic()
         passed = self._passed_over = {i: until for i, until in self._passed_over.items() if until > now}
-        left, found = MAX_IDS, False
+        found = False
         try:
-            for level in self._levels(self._queues if queues is None else queues):
-                for _ in range(MAX_CLAIMS):
-                    n = min(left, room())
-                    ids = self._oldest(level, n, passed) if n > 0 else []
-                    if not ids:
-                        break
-                    found = True
-                    no_work = claim(level, ids)
-                    left -= len(ids) - len(no_work)
-                    _pass_over(passed, no_work, now)
+            levels = self._levels(self._queues() if queues is None else queues)
+            taken = 0
+            if self._fair is not None:
+                order, turn = self._fair.order(levels, MAX_IDS)
+                if order is not levels:
+                    taken, found = self._take(order, turn, room, claim, passed, now)
+                    self._fair.strictly()
+            _, more = self._take(levels, MAX_IDS - taken, room, claim, passed, now)
+            found = found or more
         finally:
             if sets_pace:
                 self._pause_s = LOOK_S if found else min(IDLE_LOOK_S, self._pause_s * 2)
                 self._look_at = self._clock.monotonic() + self._pause_s * self._rng.uniform(1 - JITTER, 1 + JITTER)
+
+    def _take(
+        self,
+        levels: Sequence[Level],
+        most: int,
+        room: Callable[[], int],
+        claim: Claim,
+        passed: dict[int, float],
+        now: float,
+    ) -> tuple[int, bool]:
+        """How many were claimed of these levels in their order, and whether any was seen."""
+        taken, found = 0, False
+        for level in levels:
+            for _ in range(MAX_CLAIMS):
+                n = min(most - taken, room())
+                ids = self._oldest(level, n, passed) if n > 0 else []
+                if not ids:
+                    break
+                found = True
+                passed_over = claim(level, ids)
+                claimed = len(ids) - len(passed_over)
+                taken += claimed
+                _pass_over(passed, passed_over, now)
+                if self._fair is not None and claimed:
+                    self._fair.took(level, claimed)
+        return taken, found
 
     def _levels(self, queues: tuple[str, ...]) -> list[Level]:
         """As a pop would serve them: by priority, levels of one priority in the order of ``-q``."""

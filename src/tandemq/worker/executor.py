@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from random import Random
@@ -25,11 +24,13 @@ from tandemq.core.errors import (
     Snooze,
     StoreUnavailable,
     StoreUnknown,
+    TaskCancelled,
     TaskTimeout,
     ValidationFailed,
 )
 from tandemq.core.lifecycle import (
     Attempt,
+    Cancelled,
     Failure,
     Invalid,
     Lost,
@@ -47,6 +48,7 @@ from tandemq.core.retry import MAX_DELAY_S, RetryPolicy, policy_of
 from tandemq.core.task import DEFAULT_TIMEOUT_S, Lease
 from tandemq.registry import CurrentTask, RegisteredTask, Registry, reset_current, set_current
 from tandemq.store.protocol import HandlerTransaction
+from tandemq.worker.asyncloop import AsyncLoop, Escaped
 from tandemq.worker.forked import leave_if_forked
 from tandemq.worker.limits import TimeLimits
 from tandemq.worker.telling import Telling
@@ -55,46 +57,15 @@ from tandemq.worker.telling import Telling
 NO_TRANSACTION_S = 1.0
 LONGEST_LIMIT_S = 100 * 366 * 86_400.0
 _NOT_GIVEN = object()
+#: How a handler that was asked to stop says that it does.
+_STOPS = (asyncio.CancelledError, TaskCancelled)
 #: A handler that returned nothing, and what a success is judged by: one of each, since there is one a task.
 _NOTHING = Returned(None)
 _ANY, _ANY_POLICY = Attempt(1, 0), RetryPolicy()
 
 
-class AsyncLoop:
-    """One event loop in one thread for all ``async def`` handlers of the process; started when first needed."""
-
-    def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._lock = threading.Lock()
-
-    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run on the loop and wait for it in this (slot) thread."""
-        with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                threading.Thread(target=self._serve, args=(self._loop,), name="tandemq-async", daemon=True).start()
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
-
-    @staticmethod
-    def _serve(loop: asyncio.AbstractEventLoop) -> None:
-        # asyncio hands a SystemExit or KeyboardInterrupt of one of its tasks to whoever awaits that task, and then lets
-        # it out of run_forever as well: without another turn every later coroutine of the process would wait for ever.
-        while not _has_stopped(loop):
-            pass
-        loop.close()
-
-    def stop(self) -> None:
-        """Stop the loop; what still runs on it is left behind."""
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-
-
-def _has_stopped(loop: asyncio.AbstractEventLoop) -> bool:
-    try:
-        loop.run_forever()
-    except BaseException:  # a handler's, on record where it was awaited
-        return False
-    return True
+def _nobody_asked() -> bool:
+    return False
 
 
 class Executor:
@@ -131,8 +102,17 @@ class Executor:
         is_number = isinstance(given, int | float) and not isinstance(given, bool)
         return float(given) if is_number and 0 < given <= LONGEST_LIMIT_S else limit
 
-    def run(self, lease: Lease, is_cancelled: Callable[[], bool], limit_s: float | None) -> Outcome:
-        """Validate and call the handler in this thread; never raises."""
+    def run(
+        self,
+        lease: Lease,
+        is_cancelled: Callable[[], bool],
+        limit_s: float | None,
+        is_unwanted: Callable[[], bool] = _nobody_asked,
+    ) -> Outcome:
+        """Validate and call the handler in this thread; never raises.
+
+        ``is_cancelled`` is for the handler; ``is_unwanted``: a cancel request is on the row, not only the lease lost.
+        """
         task = self._registry.get(lease.task_type)
         if task is None:  # the claim asked for known types only; the module was reloaded under us
             return Invalid(failure.failure("UnknownTask", f"no task {lease.task_type!r} is registered here"))
@@ -153,11 +133,11 @@ class Executor:
             if task.takes_tx:
                 return self._run_in_transaction(task, lease, limit_s)
             crash_point("run.before_handler")
-            value = self._limits.call(self._call, None if task.is_async else limit_s, task, lease, limit_s)
+            value = self._limits.call(self._call, None if task.is_async else limit_s, task, lease, limit_s, is_unwanted)
             crash_point("run.after_handler")
             return _NOTHING if value is None else self._returned(value)
         except BaseException as exc:  # the one place where a handler's exception ends
-            return _judged(exc, limit_s, self._clock)
+            return _judged(exc, limit_s, self._clock, is_unwanted)
         finally:
             reset_current(reset)
 
@@ -169,7 +149,7 @@ class Executor:
         broken = True
         try:
             crash_point("run.before_handler")
-            value = self._limits.call(self._call, limit_s, task, lease, limit_s, tx.connection)
+            value = self._limits.call(self._call, limit_s, task, lease, limit_s, _nobody_asked, tx.connection)
             crash_point("run.after_handler")
             if self._limits.fired:
                 raise TaskTimeout  # whatever the handler made of it: the promise is all or nothing
@@ -187,7 +167,18 @@ class Executor:
             tx.close(broken=broken)
         return Recorded()
 
-    def _call(self, task: RegisteredTask, lease: Lease, limit_s: float | None, tx: Any = None) -> Any:
+    def stop_unwanted(self) -> None:
+        """Cancel the ``async def`` handlers that somebody has asked to stop. Any thread, at any time."""
+        self._loop.stop_unwanted()
+
+    def _call(
+        self,
+        task: RegisteredTask,
+        lease: Lease,
+        limit_s: float | None,
+        is_unwanted: Callable[[], bool],
+        tx: Any = None,
+    ) -> Any:
         try:
             payload = codec.decode(lease.payload)
         except (ValueError, RecursionError) as bad:
@@ -199,7 +190,7 @@ class Executor:
             leave_if_forked(pid, exc)
             raise
         leave_if_forked(pid)
-        return self._loop.run(_limited(value, limit_s)) if task.is_async else value
+        return self._loop.run(value, limit_s, is_unwanted) if task.is_async else value
 
     def _returned(self, value: Any) -> Returned:
         try:
@@ -247,36 +238,18 @@ class Executor:
         self._loop.stop()
 
 
-class _Escaped(Exception):
-    """Carries a BaseException out of a coroutine: a SystemExit that leaves a task would end the event loop."""
-
-    def __init__(self, exc: BaseException) -> None:
-        super().__init__("escaped")
-        self.exc = exc
-
-
-async def _limited(coroutine: Coroutine[Any, Any, Any], limit_s: float | None) -> Any:
-    timer, pid = asyncio.timeout(limit_s), os.getpid()
-    try:
-        async with timer:
-            value = await coroutine
-        leave_if_forked(pid)
-        return value
-    except BaseException as exc:
-        leave_if_forked(pid, exc)
-        if timer.expired() and isinstance(exc, TimeoutError):
-            raise TaskTimeout(f"still running after its time limit of {limit_s:g} s") from None
-        raise _Escaped(exc) from None
-
-
 class _Opaque(Exception):
     """Stands for an exception that cannot be looked at: its own code raises when it is compared with a class."""
 
 
-def _judged(exc: BaseException, limit_s: float | None, clock: Clock) -> Outcome:
-    if type(exc) is _Escaped:
+def _judged(
+    exc: BaseException, limit_s: float | None, clock: Clock, is_unwanted: Callable[[], bool] = _nobody_asked
+) -> Outcome:
+    if type(exc) is Escaped:
         exc = exc.exc
     try:
+        if isinstance(exc, _STOPS) and is_unwanted():
+            return Cancelled(failure.failure("Cancelled", "it stopped on request"))
         return _outcome_of(exc, limit_s, clock)
     except BaseException:  # raised by the exception's own ``__class__``; a slot must outlive it
         return Raised(_Opaque(), failure.describe(exc))

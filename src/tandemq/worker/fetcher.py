@@ -16,12 +16,14 @@ from tandemq.core.errors import BrokerUnavailable, StoreRefused, StoreUnavailabl
 from tandemq.core.ids import IdSource
 from tandemq.core.lifecycle import Release
 from tandemq.core.task import Level
+from tandemq.pausing import PauseWatch
 from tandemq.service import Throttle
 from tandemq.store.answers import Claimed, Ended
 from tandemq.store.protocol import Store
 from tandemq.worker.acker import Acker
 from tandemq.worker.arena import Arena, Batch, begin_within_s
 from tandemq.worker.direct import WithoutRedis
+from tandemq.worker.fair import FairTurns
 from tandemq.worker.inbox import Held, Inbox, Room
 
 _log = logging.getLogger("tandemq.worker")
@@ -49,6 +51,7 @@ class Terms:
     lease_s: float
     unknown_task_s: float
     redis_away_s: float
+    fair: bool = False
 
 
 class Fetcher:
@@ -74,12 +77,17 @@ class Fetcher:
         self._clock, self._new_token, self._pause, self._on_ended = clock, new_token, pause, on_ended
         self._levels: list[Level] = []
         self._levels_at = float("-inf")
+        self._levels_of: tuple[str, ...] = ()
         self._say = Throttle(_log, clock)
         self._backoff_s = 0.0
         self._junk: set[bytes] = set()
         self._only_free = False
         self._checked_at = clock.monotonic()
-        self._direct = WithoutRedis(store, terms.queues, after_s=terms.redis_away_s, clock=clock, rng=rng)
+        self._pauses = PauseWatch(store, clock)
+        self._fair = FairTurns() if terms.fair else None
+        self._direct = WithoutRedis(
+            store, self._open_queues, after_s=terms.redis_away_s, clock=clock, rng=rng, fair=self._fair
+        )
         self.stopping = False
         #: Popped ids that were no longer pending (running, ended, gone): harmless copies.
         self.dropped = 0
@@ -91,6 +99,7 @@ class Fetcher:
         room = self._room()
         if room.pop <= 0:
             self._inbox.wait_for_room(SHORT_BLOCK_S, free=self._only_free)
+            self._arena.note_fetch(self._clock.monotonic())
             return
         if not self._direct.is_time_for_redis:
             self._work_without_redis()
@@ -102,6 +111,7 @@ class Fetcher:
             self._redis_failed(away)
             return
         self._backoff_s = 0.0
+        self._arena.note_fetch(self._clock.monotonic())
         if self._direct.is_back():
             self._say.forget(WITHOUT_REDIS)
             _log.info("Redis is back, ids are popped again")
@@ -120,12 +130,23 @@ class Fetcher:
         room = self._inbox.room()
         return Room(min(room.pop, room.free), room.free) if self._only_free else room
 
+    def _open_queues(self) -> tuple[str, ...]:
+        """The queues that are not paused."""
+        paused = self._pauses.now().queues
+        return tuple([q for q in self._terms.queues if q not in paused]) if paused else self._terms.queues
+
     def _pop(self, limit: int) -> Popped:
         if self._direct.is_away:
             self._broker.check_writable()  # first: it waits less long for a Redis that is frozen
-        popped = self._broker.pop(
-            self._watched(), limit=limit, wait_s=SHORT_BLOCK_S if self._inbox.waiting else BLOCK_S
-        )
+        wait_s = SHORT_BLOCK_S if self._inbox.waiting else BLOCK_S
+        levels: Sequence[Level] = self._watched()
+        if not levels:  # all of its queues are paused
+            self._pause(wait_s)
+        if self._fair is not None:
+            levels, limit = self._fair.order(levels, limit)
+        popped = self._broker.pop(levels, limit=limit, wait_s=wait_s)
+        if self._fair is not None and popped.level is not None:
+            self._fair.took(popped.level, len(popped.ids))
         now = self._clock.monotonic()
         if popped.level is None and now - self._checked_at > CHECK_S:
             self._checked_at = now
@@ -150,6 +171,7 @@ class Fetcher:
                 lambda: 0 if self.stopping else self._room().pop,
                 lambda level, ids: self._claim(level, ids, self._room()),
             )
+            self._arena.note_fetch(self._clock.monotonic())
         except StoreUnavailable as also_away:
             self._wait_for("the database", also_away)
 
@@ -159,12 +181,12 @@ class Fetcher:
         kind = f"junk {entry!r}" if entry in self._junk else "junk"
         self._say(logging.WARNING, kind, f"an entry of {level} is no task id and was dropped: {entry!r}")
 
-    def _watched(self) -> list[Level]:
-        now = self._clock.monotonic()
-        if now - self._levels_at > LEVELS_S:
-            levels = [Level(queue, p) for queue in self._terms.queues for p in self._broker.levels(queue)]
+    def _watched(self) -> Sequence[Level]:
+        now, queues = self._clock.monotonic(), self._open_queues()
+        if now - self._levels_at > LEVELS_S or queues != self._levels_of:
+            levels = [Level(queue, p) for queue in queues for p in self._broker.levels(queue)]
             self._levels = sorted(levels, key=lambda level: -level.priority)  # stable: equal priority by order of -q
-            self._levels_at = now
+            self._levels_at, self._levels_of = now, queues
         return self._levels
 
     def _claim(self, level: Level, ids: list[int], room: Room) -> Collection[int]:
@@ -175,7 +197,7 @@ class Fetcher:
             self._put_back(level, ids)
             self._pause(SHORT_BLOCK_S)
             return ()
-        sent_at = self._clock.monotonic()
+        batch.sent_at = sent_at = self._clock.monotonic()
         try:
             claimed = self._store.claim(
                 ids,
@@ -186,6 +208,7 @@ class Fetcher:
                 known=self._terms.known,
                 queues=self._terms.queues,
                 unknown_task_s=self._terms.unknown_task_s,
+                paused=self._pauses.now().types,
             )
         except StoreRefused as refused:
             return self._isolate(batch, level, ids, refused)

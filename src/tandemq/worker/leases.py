@@ -15,7 +15,7 @@ from tandemq.core.clock import Clock
 from tandemq.core.crash import crash_point
 from tandemq.core.errors import StoreUnavailable
 from tandemq.core.failure import failure
-from tandemq.core.lifecycle import Attempt, Event, Interrupted, Lost, Outcome, TimedOut, Verdict, decide
+from tandemq.core.lifecycle import Attempt, Cancelled, Event, Interrupted, Lost, Outcome, TimedOut, Verdict, decide
 from tandemq.core.retry import policy_of
 from tandemq.core.settings import Settings
 from tandemq.core.task import Lease
@@ -35,6 +35,8 @@ RETRY_S = 1.0
 GIVEN_BACK_MOST = 3
 #: Between two tries to end leases, and the longest sleep of the ender when nothing wakes it.
 END_AGAIN_S, IDLE_S = 0.1, 60.0
+#: For how long a close renewal is shown.
+MARGIN_FOR_S = 60.0
 
 
 class LeaseKeeper:
@@ -52,6 +54,7 @@ class LeaseKeeper:
         self._answered_at = float("-inf")
         self._answering_since: float | None = None
         self._suspected: set[int] = set()
+        self._margins: deque[tuple[float, float]] = deque(maxlen=1000)  # when (monotonic), least seconds left
 
     def _register(self) -> None:
         """Insert the worker's record, once a child has told its queues: without -q only the application knows them."""
@@ -72,6 +75,7 @@ class LeaseKeeper:
                 started_at=now,
                 heartbeat_at=now,
                 alive=True,
+                options=self._options.shown,
             )
         )
         self._registered = True
@@ -89,6 +93,12 @@ class LeaseKeeper:
         late_s = self._clock.monotonic() - self._answered_at
         return self._answering_since if late_s < 2 * self._settings.heartbeat_s + RETRY_S else None
 
+    @property
+    def margin_s(self) -> float | None:
+        """The least that was left of a lease when it was renewed, in the last minute; None if none was."""
+        now = self._clock.monotonic()
+        return min((left_s for at, left_s in list(self._margins) if now - at <= MARGIN_FOR_S), default=None)
+
     def step(self) -> float:
         """One beat."""
         recent = self.answering_since
@@ -96,7 +106,7 @@ class LeaseKeeper:
             self._register()
             self._renew()
             self._pass_on_cancels()
-            self._store.worker_beat(self._worker_id, self._state())
+            self._store.worker_beat(self._worker_id, self._state(), busy=self._busy())
         except StoreUnavailable as away:
             self._answering_since = None
             self._say(logging.WARNING, "renew", f"the database is away, leases are not renewed: {away}")
@@ -106,12 +116,19 @@ class LeaseKeeper:
         self._answering_since = self._answered_at if recent is None else recent
         return self._settings.heartbeat_s
 
+    def _busy(self) -> int:
+        """How many slots run a task."""
+        held = [record for child in self._children() for s in _snapshots(child) for record in s.records]
+        return sum(record.state is State.BEGUN for record in held)
+
     def _renew(self) -> None:
         self._tell_lost()
         held = {s.token: (child, s) for child in self._children() for s in _held(child)}
         if not held:
             return
         sent = self._clock.monotonic()
+        spare_s = self._settings.lease_s - begin_within_s(self._settings.lease_s)
+        self._margins.append((sent, min(s.deadline for _, s in held.values()) + spare_s - sent))
         crash_point("renew.before")
         standing = self._store.renew(list(held), worker_id=self._worker_id, lease_s=self._settings.lease_s)
         crash_point("renew.after")
@@ -134,11 +151,15 @@ class LeaseKeeper:
 
     def _pass_on_cancels(self) -> None:
         for child in self._children():
+            asked: set[tuple[int, int]] = set()
             for snapshot in _held(child):
                 task_ids = [record.id for record in snapshot.open_records()]
-                asked = self._store.cancel_requested(task_ids) if task_ids else set()
+                found = self._store.cancel_requested(task_ids) if task_ids else set()
+                asked |= {(snapshot.token, task_id) for task_id in found}
                 with contextlib.suppress(ValueError):
-                    child.arena.set_cancel(snapshot.index, snapshot.token, asked)
+                    child.arena.set_cancel(snapshot.index, snapshot.token, found)
+            doomed = self._store.kills({token for token, _ in asked}) if asked else ()
+            child.asked_to_stop(asked, doomed, self._clock.monotonic())
 
 
 def _snapshots(child: ChildProcess) -> list[Snapshot]:
@@ -156,7 +177,8 @@ class Ending:
     """How the tasks of one token of a reaped process are judged.
 
     Waiting tasks are handed back. Begun ones: interrupted if the process was stopped on purpose; of a process that
-    was killed for a culprit the culprit timed out and its neighbours are handed back; otherwise all of them are lost,
+    was killed for a culprit the culprit timed out (was cancelled, if that was why) and its neighbours are handed back;
+    otherwise all of them are lost,
     for any of them may have killed it. One whose handler had ended is handed back too while there is such a suspect,
     which pays with an attempt: without one, or after some hand-backs, it is a suspect itself (a thread that it left
     behind, the memory it took).
@@ -167,6 +189,7 @@ class Ending:
         snapshot: Snapshot,
         *,
         culprits: Collection[int] = (),
+        unwanted: Collection[int] = (),
         interrupted: bool = False,
         others_ran: bool = False,
         rng: Random,
@@ -174,7 +197,7 @@ class Ending:
         self.snapshot, self._others_ran = snapshot, others_ran
         self.ids = [record.id for record in snapshot.records]
         self._states = {record.id: record.state for record in snapshot.records}
-        self._culprits, self._interrupted, self._rng = culprits, interrupted, rng
+        self._culprits, self._unwanted, self._interrupted, self._rng = culprits, unwanted, interrupted, rng
 
     def judge(self, lease: Lease) -> Verdict:
         """``decide``, by the row and the shared memory alone."""
@@ -187,6 +210,8 @@ class Ending:
         state = self._states.get(task_id, State.WAITING)
         if state not in {State.BEGUN, State.ENDED}:
             return Interrupted(False, failure("Interrupted", "its process ended before it began"))
+        if task_id in self._unwanted:
+            return Cancelled(failure("Cancelled", "it did not stop on request; its process was replaced"))
         if task_id in self._culprits and state is State.ENDED:
             return Lost(failure("ResultLost", "it ran to its end, but its result could not be written"))
         if task_id in self._culprits:
@@ -207,6 +232,7 @@ def endings(child: ChildProcess, rng: Random) -> list[Ending]:
         Ending(
             snapshot,
             culprits=child.culprits,
+            unwanted=child.unwanted,
             interrupted=child.stopping,
             others_ran=any(record.state is State.BEGUN for s in held for record in s.records),
             rng=rng,

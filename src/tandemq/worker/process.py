@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,18 +16,24 @@ from tandemq.core.clock import Clock
 from tandemq.worker.arena import Arena, Record, Snapshot, State
 from tandemq.worker.limits import OVERRUN_S
 
+#: After a cancel request that shall cost the process, if need be: how long its handler may go on.
+KILL_AFTER_S = OVERRUN_S
 #: A flusher with finished tasks in hand and no answer for this long, although the database answers, must go.
 FLUSH_STUCK_S = 30.0
 
 
 @dataclass(slots=True)
 class ChildProcess:
-    """A spawned child. ``culprits``: ids whose time limit made the supervisor kill it."""
+    """A spawned child.
+
+    ``culprits``: ids that made the supervisor kill it, by their time limit or, the ``unwanted`` among them, by request.
+    """
 
     arena: Arena
     popen: subprocess.Popen[bytes]
     report_fd: int
     started: float
+    number: int = 1
     queues: tuple[str, ...] = ()
     ready: bool = False
     failed: str = ""
@@ -34,12 +41,17 @@ class ChildProcess:
     told_to_drain: bool = False
     stopping: bool = False
     culprits: set[int] = field(default_factory=set)
+    unwanted: set[int] = field(default_factory=set)
+    #: Since when (monotonic) a cancel request is known, by (token, id); and which of these may cost the process.
+    _asked: dict[tuple[int, int], float] = field(default_factory=dict)
+    _doomed: frozenset[tuple[int, int]] = frozenset()
     _buffer: bytes = b""
 
     @classmethod
-    def spawn(cls, orders: dict[str, Any], clock: Clock, *, armed: bool) -> ChildProcess:
+    def spawn(cls, orders: dict[str, Any], clock: Clock, *, armed: bool, number: int = 1) -> ChildProcess:
         """Start ``python -m tandemq.child``: spawned, not forked, so no lock or socket is shared.
 
+        ``number``: its place among the children of this worker, for the metrics.
         ``armed``: a crash point set for this worker counts in the child; one that replaces it would only die again.
         """
         with contextlib.ExitStack() as undo:
@@ -48,7 +60,8 @@ class ChildProcess:
             read_fd, write_fd = os.pipe()
             undo.callback(os.close, read_fd)
             try:
-                child = cls._spawn(arena, read_fd, write_fd, orders, clock, armed=armed)
+                child = cls._spawn(arena, read_fd, write_fd, orders | {"number": number}, clock, armed=armed)
+                child.number = number
             finally:
                 os.close(write_fd)
             undo.pop_all()
@@ -133,6 +146,23 @@ class ChildProcess:
                 elif record.state is State.ENDED and now > since_flush(record) + FLUSH_STUCK_S and may_write:
                     late.add(record.id)
         return late
+
+    def asked_to_stop(
+        self, asked: Collection[tuple[int, int]], doomed: Collection[tuple[int, int]], now: float
+    ) -> None:
+        """The tasks (token, id) with a cancel request at this moment, and those that shall end with the process."""
+        self._asked = {pair: self._asked.get(pair, now) for pair in asked}
+        self._doomed = frozenset(doomed) & self._asked.keys()
+        if asked:
+            self.tell("cancel")
+
+    def unstoppable(self, now: float) -> set[int]:
+        """Tasks for which this process must go: asked to stop in vain, by somebody who wants that."""
+        late = {pair for pair in self._doomed if now > self._asked.get(pair, now) + KILL_AFTER_S}
+        if not late:
+            return set()
+        begun = [(s.token, r.id) for s in self.arena.snapshots() for r in s.records if r.state is State.BEGUN]
+        return {task_id for token, task_id in begun if (token, task_id) in late}
 
     def kill(self) -> None:
         """SIGKILL; nothing of it runs once ``reap`` has returned."""

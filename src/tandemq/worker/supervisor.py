@@ -17,25 +17,25 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from tandemq import broker as brokers
-from tandemq import store as stores
+from tandemq import metrics
 from tandemq.broker.protocol import Broker
 from tandemq.core import crash, ids
-from tandemq.core.clock import Clock, SystemClock
-from tandemq.core.errors import ForeignInstall, TandemQError, Unavailable
+from tandemq.core.clock import Clock
+from tandemq.core.errors import TandemQError
+from tandemq.core.pausing import Paused
 from tandemq.core.settings import Settings
-from tandemq.doctor import unsafe
+from tandemq.monitoring import Installed
 from tandemq.mover import Mover
 from tandemq.reconciler import Reconciler
 from tandemq.service import Loop, Throttle
 from tandemq.store.answers import Moved
 from tandemq.store.protocol import Store
-from tandemq.worker.leases import LeaseEnder, LeaseKeeper, endings
+from tandemq.worker.leases import IDLE_S, LeaseEnder, LeaseKeeper, endings
 from tandemq.worker.options import WorkerOptions
 from tandemq.worker.process import ChildProcess
+from tandemq.worker.watching import Watch, last_pass
 
 _log = logging.getLogger("tandemq.worker")
-LOG_FORMAT = "%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s"
 TURN_S = 0.1
 BURST_LOOK_S = 0.2
 #: After the grace time: how long a child may take to write what is finished before it is killed.
@@ -74,10 +74,13 @@ class Supervisor:
             "worker_id": self.worker_id,
             "queues": options.queues,
             "slots": options.slots,
+            "fair": options.fair,
             "max_tasks": options.max_tasks,
             "max_memory_mb": options.max_memory_mb,
+            "numbered": metrics.is_numbered(),
             "log_level": logging.getLogger().getEffectiveLevel(),
-            "log_format": LOG_FORMAT,
+            "log_format": settings.log_format,
+            "secrets": settings.secrets(),
         }
         self.keeper = LeaseKeeper(
             store, lambda: list(self._children), settings=settings, worker_id=self.worker_id, name=self.name,
@@ -86,19 +89,30 @@ class Supervisor:
         self.ender = LeaseEnder(store, broker, worker_id=self.worker_id, clock=clock, on_dead=self._tell_dead)
         self._ending = Loop(self.ender, clock, rng, "lease-ender")
         self._beat = Loop(self.keeper, clock, rng, "heartbeat")
-        self._loops = [self._beat, self._ending]
+        every_s = {self._beat: settings.heartbeat_s, self._ending: IDLE_S}
+        extra = []
         if options.mover:
-            self._loops.append(Loop(Mover(store, broker, clock, self.worker_id, settings), clock, rng, "mover"))
+            every_s[Loop(Mover(store, broker, clock, self.worker_id, settings), clock, rng, "mover")] = settings.mover_s
         if options.reconcile:
             reconciler = Reconciler(store, broker, clock, rng, settings, self.worker_id, on_dead=self._tell_dead)
-            self._loops.append(Loop(reconciler, clock, rng, "reconciler"))
+            every_s[Loop(reconciler, clock, rng, "reconciler")] = settings.reconcile_s
+            extra.append(last_pass(reconciler, clock))
+        self._loops = list(every_s)
+        self._watch = Watch(
+            lambda: list(self._children), every_s, self.keeper, settings=settings, options=options, clock=clock,
+            installed=Installed(store, broker, clock, alive_s=settings.lease_s),
+        )  # fmt: skip
+        port = options.metrics_port
+        self._listener = None if port is None else self._watch.listener(port, extra)
         self._wake_r, self._wake_w = os.pipe()
         for fd in (self._wake_r, self._wake_w):
             os.set_blocking(fd, False)
         self._selector.register(self._wake_r, selectors.EVENT_READ)
 
     def _state(self) -> str:
-        return "draining" if self._stop_at is not None else "running"
+        if self._stop_at is not None:
+            return "draining"
+        return "stuck" if self._watch.is_stuck else "running"
 
     # life
 
@@ -109,6 +123,8 @@ class Supervisor:
             signal.signal(number, self._on_signal)
         for loop in self._loops:
             loop.start()
+        if self._listener is not None:
+            self._listener.start()
         _log.info("worker %s starts: %d x %d slots", self.worker_id, self._options.processes, self._options.slots)
         while self._children or self._stop_at is None:
             self._spawn_missing()
@@ -140,7 +156,9 @@ class Supervisor:
             return
         while len(self._children) < self._options.processes:
             try:
-                child = ChildProcess.spawn(self._orders, self._clock, armed=not self._deaths)
+                taken = {child.number for child in self._children}
+                number = next(n for n in range(1, self._options.processes + 1) if n not in taken)
+                child = ChildProcess.spawn(self._orders, self._clock, number=number, armed=not self._deaths)
             except OSError as refused:  # no memory, no processes: as likely as not what killed the last child
                 self._say(logging.ERROR, "spawn", f"a child cannot be started, trying again: {refused}")
                 self._spawn_at = self._clock.monotonic() + SPAWN_PAUSE_S
@@ -187,15 +205,18 @@ class Supervisor:
         now = self._clock.monotonic()
         for child in self._children:
             late = child.overdue(now, answering_since=self.keeper.answering_since)
-            if late and not child.culprits:
+            unwanted = child.unstoppable(now)
+            if (late or unwanted) and not child.culprits:
+                late |= unwanted
                 _log.error("child %d is replaced: tasks %s do not end", child.pid, sorted(late))
-                child.culprits = late
+                child.culprits, child.unwanted = late, unwanted
                 child.kill()
 
     def _tell_dead(self, moved: Sequence[Moved]) -> None:
         """Called by the main and the reconciler's thread; passed on by the main thread when a child is there."""
         for row in moved:
-            _log.warning("task %s (%s) is dead: %s", row.id, row.task_type, row.dead_reason)
+            about = {"task_id": row.id, "queue": row.level.queue, "task_type": row.task_type, "attempt": row.attempt}
+            _log.warning("task %s (%s) is dead: %s", row.id, row.task_type, row.dead_reason, extra=about)
             self._untold.append(row.id)
 
     def _pass_on_dead(self) -> None:
@@ -238,9 +259,10 @@ class Supervisor:
         """Ends when MySQL shows nothing due, running or retrying in its queues, and no child holds anything."""
         if not self._children or not all(child.ready for child in self._children):
             return
-        queues = sorted({queue for child in self._children for queue in child.queues})
+        queues = {queue for child in self._children for queue in child.queues}
         try:
-            busy = self._store.busy(queues)
+            open_queues = sorted(queues - Paused.of(self._store.pauses()).queues)
+            busy = bool(open_queues) and self._store.busy(open_queues)
         except TandemQError as away:
             self._burst_at = self._clock.monotonic() + SPAWN_PAUSE_S
             self._say(logging.WARNING, "burst", f"the database is away: {away}")
@@ -255,51 +277,7 @@ class Supervisor:
             self._clock.sleep(0.01)
         for loop in self._loops:
             loop.stop(timeout_s=STOP_S)
+        if self._listener is not None:
+            self._listener.stop()
         self.keeper.stopped()
         _log.info("worker %s has stopped", self.worker_id)
-
-
-def check_install(store: Store, broker: Broker) -> None:
-    """Refuse a Redis namespace that belongs to another database; mark an unmarked one. ForeignInstall names both."""
-    mine = store.install_id()
-    theirs = broker.install() or broker.mark_install(mine)
-    if theirs != mine:
-        raise ForeignInstall(
-            f"the Redis namespace belongs to install {theirs}, this database is install {mine}:"
-            " use another TANDEMQ_NAMESPACE, or remove the key <namespace>:generation to adopt it"
-        )
-
-
-def run_worker(app_spec: str, settings: Settings, options: WorkerOptions) -> int:
-    """Run a worker in this process until it is stopped; its exit code.
-
-    Raises Unavailable when a server does not answer at the start, ForeignInstall and NotMigrated when it must not run.
-    """
-    if not logging.getLogger().handlers:
-        logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
-    crash.arm(settings.crash, settings.crash_dir)
-    clock = SystemClock()
-    store, broker = stores.connect(settings), brokers.connect(settings, clock)
-    try:
-        _first_contact(store, broker, clock)
-        for finding in unsafe(store, broker):
-            _log.warning("%s: %s (see: tandemq doctor)", finding.name, finding.sentence)
-        supervisor = Supervisor(
-            app_spec, settings, options, store=store, broker=broker, clock=clock, rng=ids.new_random()
-        )
-        return supervisor.run()
-    finally:
-        broker.close()
-        store.close()
-
-
-def _first_contact(store: Store, broker: Broker, clock: Clock, tries: int = 5) -> None:
-    for left in range(tries, 0, -1):
-        try:
-            store.check_schema()
-            check_install(store, broker)
-            return
-        except Unavailable:
-            if left == 1:
-                raise
-            clock.sleep(1.0)

@@ -54,6 +54,13 @@ def raised_by(outcome: Outcome) -> BaseException | None:
             return None
 
 
+def about(lease: Lease) -> dict[str, object]:
+    """The fields of a log record about a task."""
+    return {
+        "task_id": lease.id, "queue": lease.queue, "task_type": lease.task_type, "attempt": lease.attempt,
+    }  # fmt: skip
+
+
 def exception_of(held: Held) -> BaseException | None:
     """What its attempt raised, where this process knows it."""
     return held.exc if isinstance(held, Failed) else None
