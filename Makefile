@@ -3,13 +3,14 @@
 SHELL = /bin/sh
 export PYTHON
 
-.PHONY: help demo test test-fast scenarios chaos chaos-long fuzz bench bench-scale check clean
+.PHONY: help demo test test-fast test-least scenarios chaos chaos-long fuzz bench bench-scale check clean
 
 help:
 	@echo 'make demo       run the queue on real input, no server needed (at most a minute)'
 	@echo '                DATABASE_URL=mysql+pymysql://... REDIS_URL=redis://... runs it on real servers'
 	@echo 'make test       everything that is checked, on real servers that it provides (at most ten minutes)'
 	@echo 'make test-fast  all tests once more on mysqlclient and hiredis (tandemq[fast]), which it builds in .venv-fast'
+	@echo 'make test-least all tests on real servers once more as the users of deploy/mysql and deploy/redis'
 	@echo 'make check      the quick part of it: lint, types, tests without servers'
 	@echo 'make scenarios  the field scenarios at their full size'
 	@echo 'make chaos      20,000 tasks under every fault, and broken copies of tandemq that must be found out (six minutes)'
@@ -40,6 +41,10 @@ test: .venv/.dev
 
 test-fast:
 	@sh dev/run_tests.sh --fast
+
+test-least: .venv/.dev
+	@sh dev/provide_servers.sh
+	@TANDEMQ_TEST_LEAST_PRIVILEGE=1 .venv/bin/pytest -q -n 3 --dist loadfile -m 'servers and not prometheus and not tools'
 
 scenarios: .venv/.dev
 	@sh dev/provide_servers.sh
@@ -73,5 +78,5 @@ check: .venv/.dev
 	@.venv/bin/pytest -q -m 'not servers' tests/unit tests/contract
 
 clean:
-	rm -rf .venv .venv-fast .cache .tandemq build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-fast .venv-tools .cache .tandemq build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tandemq.core.settings import Settings
-from tests import servers
+from tests import recipes, servers
 from tests.probe import Probe
 from tests.servers import ExternalMySQL, ExternalRedis, MySQLServer, RedisServer
 from tests.weather import Weather
@@ -131,12 +131,8 @@ def settings_for(namespace: str, tmp_path: Path) -> Callable[..., Settings]:
     """``settings_for(database_url, redis_url, **changes)``: Settings with the database migrated."""
 
     def make(database_url: str, redis_url: str, **changes: object) -> Settings:
-        from tandemq.store.migrate import migrate
-
         given = {"namespace": namespace, "data_dir": str(tmp_path / "tandemq"), **changes}
-        settings = Settings.load({}, database_url=database_url, redis_url=redis_url, **given)
-        migrate(settings)
-        return settings
+        return recipes.prepared(Settings.load({}, database_url=database_url, redis_url=redis_url, **given))
 
     return make
 

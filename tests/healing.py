@@ -24,6 +24,7 @@ from tandemq.core.task import DEFAULT_QUEUE, Level, NewRow
 from tandemq.mover import Mover
 from tandemq.reconciler import Reconciler, Report
 from tandemq.testing import FakeClock
+from tests import recipes
 
 WORKER = "worker-1"
 LOW = Level(DEFAULT_QUEUE, 0)
@@ -76,7 +77,7 @@ class World:
         self.settings, self.raw, self.clock = settings, raw, clock
         self.store, self.broker = Tapped(store), Tapped(broker)
         self.tokens = iter(range(1, 1_000_000))
-        self.engine = sa.create_engine(settings.database_url, poolclass=sa.NullPool)
+        self.engine = sa.create_engine(recipes.administrator(settings.database_url), poolclass=sa.NullPool)
 
     # making tasks
 
@@ -243,7 +244,7 @@ def open_world(settings: Settings, clock: FakeClock, *, real: bool) -> World:
     store = tandemq.store.connect(settings, clock=clock)
     if real:
         broker = tandemq.broker.connect(settings, clock)
-        return World(settings, store, broker, redis.Redis.from_url(settings.redis_url), clock)
+        return World(settings, store, broker, redis.Redis.from_url(recipes.administrator(settings.redis_url)), clock)
     pools = InProcessPools()
     with pools.use(Role.SERVE) as raw:
         return World(settings, store, RedisBroker(pools, Keys(settings.namespace), clock), raw, clock)

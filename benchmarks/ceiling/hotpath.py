@@ -33,7 +33,9 @@ INSERT = (
 ROW = "(%s,%s,%s,%s,%s,%s,%s,UTC_TIMESTAMP(6),'9999-12-31 00:00:00.000000',UTC_TIMESTAMP(6),UTC_TIMESTAMP(6))"
 LOCK = (
     "SELECT id, queue, priority, task_type, payload, options, attempts, max_retries, replays, fence,"
-    " expires_at <= UTC_TIMESTAMP(6) FROM tandemq_tasks FORCE INDEX (PRIMARY) WHERE id IN ({ids})"
+    " CASE WHEN expires_at <= UTC_TIMESTAMP(6) THEN -1 ELSE"
+    " COALESCE(TIMESTAMPDIFF(MICROSECOND, run_at, UTC_TIMESTAMP(6)), 0) END FROM tandemq_tasks"
+    " FORCE INDEX (PRIMARY) WHERE id IN ({ids})"
     " AND status = 'pending' AND run_at <= UTC_TIMESTAMP(6) ORDER BY id FOR UPDATE SKIP LOCKED"
 )
 CLAIM = (

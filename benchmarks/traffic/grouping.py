@@ -18,6 +18,7 @@ LEFT_OUT = {
     "migrations, once per process": r"SELECT name FROM tandemq_migrations",
     "policies of the queues, now and then": r"SELECT queue, max_retries, policy FROM tandemq_queues",
     "the reconciler's look for open replay runs": r"SELECT .* FROM tandemq_replay_runs\b",
+    "pauses, once a second, and the reconciler's look for tasks held by one": r"SELECT .* FROM tandemq_(pauses|held)\b",
     "install id and epoch, once per process": r".* tandemq_meta\b",
     "renewals of leases": r"UPDATE tandemq_claims SET expires_at|SELECT id FROM tandemq_tasks WHERE id IN \(N\.\.\)"
     r" AND cancel_requested_at >",

@@ -9,16 +9,14 @@ import pytest
 
 from tandemq.core.settings import Settings
 from tandemq.store import SqlStore, connect
-from tandemq.store.migrate import migrate
+from tests import recipes
 from tests.proxy import Proxy
 from tests.servers import MySQLServer
 
 
 @pytest.fixture
 def settings(mysql_url: str) -> Settings:
-    settings = Settings(database_url=mysql_url, redis_url="redis://nowhere")
-    migrate(settings)
-    return settings
+    return recipes.prepared(Settings(database_url=mysql_url, redis_url="redis://nowhere"))
 
 
 @pytest.fixture

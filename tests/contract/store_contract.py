@@ -20,6 +20,7 @@ from tandemq.core.task import Lease, Level, NewRow
 from tandemq.store import SqlStore, connect, engines
 from tandemq.store.answers import Claimed, Settled, Settlement
 from tandemq.testing import FakeClock
+from tests import recipes
 
 DEFAULT = Level("default", 0)
 FAILURE = Failure("ValueError", "no such order 😀", "Traceback 漢字")
@@ -114,7 +115,7 @@ class StoreContract:
     @pytest.fixture
     def callers(self, settings: Settings) -> Iterator[sa.Engine]:
         """An engine as an application has it: nothing of tandemq in it."""
-        engine = sa.create_engine(engines.url_of(settings))
+        engine = sa.create_engine(recipes.administrator(engines.url_of(settings).render_as_string(hide_password=False)))
         yield engine
         engine.dispose()
 

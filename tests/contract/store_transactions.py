@@ -8,9 +8,11 @@ from sqlalchemy.orm import Session
 
 from tandemq.core.errors import LeaseLost
 from tandemq.core.lifecycle import Bury, DeadReason, RetryIn, Status, Succeed
+from tandemq.core.settings import Settings
 from tandemq.core.task import NewRow
 from tandemq.store import SqlStore
 from tandemq.store.handling import TaskTransaction
+from tests import recipes
 from tests.contract.store_contract import FAILURE, LOST, Sql, StoreContract, claim, lease, settle
 
 RECORDED = Succeed(recorded=True)
@@ -22,8 +24,10 @@ def note(tx: TaskTransaction, n: int) -> None:
 
 class TransactionsContract(StoreContract):
     @pytest.fixture(autouse=True)
-    def effects(self, store: SqlStore, sql: Sql) -> None:
+    def effects(self, store: SqlStore, settings: Settings, sql: Sql) -> None:
         sql("CREATE TABLE effects (n INTEGER NOT NULL)")
+        if recipes.is_limited(settings):
+            recipes.own_table(sql, "effects")
 
     def test_what_the_handler_wrote_and_the_success_commit_together(self, store: SqlStore, sql: Sql) -> None:
         one = lease(store)

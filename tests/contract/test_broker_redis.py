@@ -8,13 +8,14 @@ import pytest
 import redis
 
 from tandemq.broker.client import Connections, Pools
+from tests import recipes
 from tests.contract.broker_contract import BrokerContract
 
 
 class TestRedisBroker(BrokerContract):
     @pytest.fixture
-    def pools(self, redis_url: str) -> Iterator[Pools]:
-        connections = Connections(redis_url)
+    def pools(self, redis_url: str, namespace: str) -> Iterator[Pools]:
+        connections = Connections(recipes.pool_url(redis_url, namespace))
         yield connections
         connections.close()
 

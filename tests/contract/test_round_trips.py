@@ -14,6 +14,7 @@ from tandemq.core.lifecycle import Release
 from tandemq.core.settings import Settings
 from tandemq.store import SqlStore, connect
 from tandemq.store.transaction import OwnTx
+from tests import recipes
 from tests.contract.store_contract import claim, fail, insert, settle, succeed
 
 KNOWN = {"known": frozenset({"shop.pay"}), "queues": frozenset({"default"})}
@@ -58,7 +59,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
 
 @pytest.fixture
 def redis_client(env: Settings) -> Iterator[redis.Redis]:
-    client = redis.Redis.from_url(env.redis_url)
+    client = redis.Redis.from_url(recipes.administrator(env.redis_url))
     yield client
     client.close()
 

@@ -9,9 +9,12 @@ import pytest
 from tandemq.core.settings import Settings
 from tandemq.store.migrate import migrate
 from tests.contract.store_aging import AgingContract
+from tests.contract.store_cancelling import CancellingContract
+from tests.contract.store_gauging import GaugingContract
 from tests.contract.store_inspecting import InspectingContract
 from tests.contract.store_leasing import LeasingContract
 from tests.contract.store_letters import LettersContract
+from tests.contract.store_pausing import PausingContract
 from tests.contract.store_producing import ProducingContract
 from tests.contract.store_queues import QueuesContract
 from tests.contract.store_replaying import ReplayingContract
@@ -33,6 +36,9 @@ class TestSqliteStore(
     AgingContract,
     QueuesContract,
     TokensContract,
+    PausingContract,
+    CancellingContract,
+    GaugingContract,
 ):
     @pytest.fixture
     def settings(self, tmp_path: Path) -> Settings:

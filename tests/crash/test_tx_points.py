@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tandemq.core import crash
 from tandemq.core.settings import Settings
+from tests import recipes
 from tests.probe import Probe
 from tests.servers import MySQLServer
 from tests.waiting import eventually
@@ -47,6 +49,7 @@ def work(
 def steps(work: Bench, mysql_server: MySQLServer, mysql_url: str) -> Callable[[], list[tuple[int, int]]]:
     database = mysql_url.rpartition("/")[2]
     mysql_server.sql("CREATE TABLE steps (chain INT NOT NULL, n INT NOT NULL) ENGINE=InnoDB", database=database)
+    recipes.own_table(partial(mysql_server.sql, database=database), "steps")
     return lambda: [(c, n) for c, n in mysql_server.sql("SELECT chain, n FROM steps ORDER BY 1, 2", database=database)]
 
 

@@ -2,7 +2,7 @@
 
 - ``python``: the first line ``# name.py`` names the file it is written to.
 - ``console``: each ``$ line`` is run by a shell; ``line &`` runs on in the background until the page is done. Lines
-  below it must come out in this order, ``...`` standing for anything. Port 8000 is a free one in its stead.
+  below it must come out in this order, ``...`` standing for anything. Ports 8000 and 9100 are free ones in their stead.
 - ``sql``: run in the page's database. Needs ``<!-- servers -->`` in the page, which gives it MySQL and Redis;
   without it the page runs on the embedded default.
 - anything else, and blocks whose info string says ``no-run``, is for reading.
@@ -94,6 +94,7 @@ class Reader:
         self.port = free_port()
         own = {"PATH": path, "PYTHONUNBUFFERED": "1", "TANDEMQ_API_PORT": str(self.port)}
         self.environ = kept | own | {"TANDEMQ_API_URL": f"http://127.0.0.1:{self.port}"} | environ
+        self.metrics_port = free_port()
         self._background: list[subprocess.Popen[bytes]] = []
 
     def write(self, block: Block) -> None:
@@ -106,7 +107,8 @@ class Reader:
 
     def type(self, said: Said) -> None:
         """Run one command; AssertionError when it fails or says something else."""
-        said = Said(said.command.replace("127.0.0.1:8000", f"127.0.0.1:{self.port}"), said.expected)
+        command = said.command.replace("127.0.0.1:8000", f"127.0.0.1:{self.port}")
+        said = Said(command.replace("9100", str(self.metrics_port)), said.expected)
         if said.command.startswith("export "):
             name, _, value = said.command.removeprefix("export ").partition("=")
             self.environ[name] = value

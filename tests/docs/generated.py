@@ -8,10 +8,14 @@ from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
+import yaml
+
+from tandemq import metrics
 from tandemq.core.lifecycle import diagram
 from tandemq.core.settings import Settings
 from tandemq.http.problems import KINDS
 from tandemq.http.routes import ROUTES
+from tandemq.monitoring.gauges import GAUGES
 from tests.servers import ROOT
 
 
@@ -81,6 +85,48 @@ def javascript_worker() -> str:
     return f"```js\n{(ROOT / 'examples' / 'http' / 'worker.mjs').read_text()}```"
 
 
+def _counted() -> list[tuple[str, str, str, tuple[str, ...]]]:
+    """(name, kind, text, labels) of what processes count. The library tells labels by no public name."""
+    registry = metrics.registry()
+    assert registry is not None
+    found = []
+    for collector in registry._collector_to_names:
+        name = collector._name + ("_total" if collector._type == "counter" else "")
+        found.append((name, collector._type, collector._documentation, tuple(collector._labelnames)))
+    return found
+
+
+def metric_names() -> set[str]:
+    """The names of all series, as an expression has them."""
+    names = {gauge.name + ("_total" if gauge.kind == "counter" else "") for gauge in GAUGES.values()}
+    for name, kind, _, _ in _counted():
+        names |= {name} if kind != "histogram" else {f"{name}{end}" for end in ("_bucket", "_sum", "_count")}
+    return names
+
+
+def metrics_table() -> str:
+    """Every metric: name, labels, kind, scope, meaning."""
+    rows = [(name, kind, "process", text, labels) for name, kind, text, labels in _counted()]
+    for gauge in GAUGES.values():
+        name = gauge.name + ("_total" if gauge.kind == "counter" else "")
+        rows.append((name, gauge.kind, gauge.scope, gauge.text, gauge.labels))
+    lines = ["| metric | labels | kind | of | meaning |", "|---|---|---|---|---|"]
+    for name, kind, scope, text, labels in sorted(rows, key=lambda row: (row[2], row[0])):
+        shown = ", ".join(f"`{label}`" for label in labels) or "-"
+        lines.append(f"| `{name}` | {shown} | {kind} | {scope} | {text} |")
+    return "\n".join(lines)
+
+
+def alerts_table() -> str:
+    """Every alert and what it says."""
+    rules = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yml").read_text())["groups"][0]["rules"]
+    lines = ["| alert | severity | after | what it means |", "|---|---|---|---|"]
+    for rule in rules:
+        means = rule["annotations"]["description"]
+        lines.append(f"| `{rule['alert']}` | {rule['labels']['severity']} | {rule.get('for', '-')} | {means} |")
+    return "\n".join(lines)
+
+
 #: (page, marker, what belongs between ``<!-- marker -->`` and ``<!-- /marker -->``)
 PARTS: list[tuple[Path, str, Callable[[], str]]] = [
     (ROOT / "ARCHITECTURE.md", "diagram", state_diagram),
@@ -89,6 +135,8 @@ PARTS: list[tuple[Path, str, Callable[[], str]]] = [
     (ROOT / "docs" / "http.md", "routes", routes_table),
     (ROOT / "docs" / "http.md", "problems", problems_table),
     (ROOT / "docs" / "http.md", "worker.mjs", javascript_worker),
+    (ROOT / "docs" / "monitoring.md", "metrics", metrics_table),
+    (ROOT / "docs" / "monitoring.md", "alerts", alerts_table),
 ]
 
 

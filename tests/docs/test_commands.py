@@ -149,5 +149,6 @@ def test_missing_servers_are_named_with_the_command_that_brings_them(tmp_path: P
     )
 
     assert done.returncode == 1
-    assert done.stderr.startswith("no redis-server mariadb-server here; to run all tests: ")
+    assert done.stderr.startswith("no redis-server mariadb-server tmux")
+    assert " here; to run all tests: " in done.stderr
     assert done.stderr.count("\n") == 1

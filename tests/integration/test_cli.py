@@ -586,8 +586,23 @@ def test_a_reader_that_goes_away_is_no_error(embedded: Cli) -> None:
 def test_help_and_version(embedded: Cli) -> None:
     out = embedded("--help").out
     verbs = [line.split()[0] for line in out.split("Commands:")[1].splitlines() if line.strip()]
-    first = ["api", "audit", "bench", "cancel", "dead", "demo", "doctor", "enqueue", "list", "migrate", "mover"]
-    assert verbs == [*first, "prune", "queue", "reconcile", "show", "stats", "token", "why", "worker", "workers"]
+    first = [
+        "api",
+        "audit",
+        "bench",
+        "cancel",
+        "dead",
+        "demo",
+        "doctor",
+        "drain",
+        "enqueue",
+        "health",
+        "list",
+        "migrate",
+        "mover",
+    ]
+    more = ["pause", "prune", "queue", "reconcile", "resume", "show", "stats", "token", "top"]
+    assert verbs == [*first, *more, "why", "worker", "workers"]
     assert "tandemq" in embedded("--version").out
     assert "TANDEMQ_WORKER_SLOTS" in embedded("worker", "--help").out
     embedded("nonsense", code=2)

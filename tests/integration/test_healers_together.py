@@ -23,6 +23,7 @@ from tandemq.reconciler import Reconciler
 from tandemq.service import Loop
 from tandemq.store.answers import NotDue, Settlement
 from tandemq.store.protocol import Store
+from tests import recipes
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.timeout(300)
@@ -88,7 +89,7 @@ def workers(settings: Settings) -> Iterator[Workers]:
 def test_every_task_runs_once_none_early_and_nothing_is_left_in_redis(settings: Settings, workers: Workers) -> None:
     """Red under: two healers that harm each other (a copy that runs twice, a list emptied by both, an id lost)."""
     store, broker, clock = workers.store, workers.broker, SystemClock()
-    raw = redis.Redis.from_url(settings.redis_url)
+    raw = redis.Redis.from_url(recipes.administrator(settings.redis_url))
     loops = []
     for k in range(3):
         holder, rng = f"healer-{k}", Random(k)

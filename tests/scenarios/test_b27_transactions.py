@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ import redis
 from tandemq.core.clock import SystemClock
 from tandemq.core.settings import Settings
 from tandemq.reconciler import Reconciler
+from tests import recipes
 from tests.probe import Probe
 from tests.scenarios.sizes import size
 from tests.scenarios.truth import CALM, SLACK, T_REC, assert_settled, push_by_hand, sql
@@ -98,6 +100,8 @@ def work(
 ) -> Iterator[Bench]:
     with bench(settings_for(mysql_url, redis_url, **CALM), tmp_path, probe.environ) as made:
         sql(made, "CREATE TABLE orders (n INT, task_id BIGINT UNSIGNED NOT NULL) ENGINE=InnoDB")
+        if recipes.is_limited(made.settings):
+            recipes.own_table(partial(sql, made), "orders")
         yield made
 
 

@@ -37,8 +37,10 @@ CHARSETS = ("utf8mb4", "utf8mb3", "latin1", "ascii")
 KEY = "bestellung-🧾-漢字"
 NAME = "wörker-🛠-工"
 #: Columns that hold names which are ASCII by contract; nothing else may have another charset than utf8mb4.
-#: Of the tokens of the HTTP API too: made of letters by tandemq itself, or checked names.
-ASCII_COLUMNS = {"queue", "task_type", "outcome", "ids", "action", "state", "resume", "id", "name", "roles", "hash"}
+#: Of tokens and pauses too: made of letters by tandemq itself, or checked names.
+ASCII_COLUMNS = {
+    "queue", "task_type", "outcome", "ids", "action", "state", "resume", "id", "name", "roles", "hash", "kind",
+}  # fmt: skip
 
 
 @pytest.fixture

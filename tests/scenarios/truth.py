@@ -10,6 +10,7 @@ from typing import Any
 import redis
 import sqlalchemy as sa
 
+from tests import recipes
 from tests.probe import Probe
 from tests.waiting import eventually
 from tests.workers import Bench
@@ -26,7 +27,9 @@ SLACK = 1.0
 
 def sql(work: Bench, statement: str, **params: Any) -> list[tuple[Any, ...]]:
     """Run one statement on a connection of its own; ``{t}`` is the table prefix. Its rows, if it has any."""
-    engine = sa.create_engine(work.settings.database_url, poolclass=sa.NullPool, connect_args={"charset": "utf8mb4"})
+    engine = sa.create_engine(
+        recipes.administrator(work.settings.database_url), poolclass=sa.NullPool, connect_args={"charset": "utf8mb4"}
+    )
     text = statement.replace("{t}", work.settings.table_prefix)
     with engine.begin() as connection:
         answer = connection.execute(sa.text(text), params)
@@ -47,7 +50,7 @@ def row_count(work: Bench) -> int:
 def redis_ids(work: Bench) -> list[int]:
     """Every id in a list or sorted set of the namespace, as often as it is there."""
     found: list[bytes] = []
-    with redis.Redis.from_url(work.settings.redis_url) as client:
+    with redis.Redis.from_url(recipes.administrator(work.settings.redis_url)) as client:
         for key in client.scan_iter(f"{work.settings.namespace}:*"):
             kind = client.type(key)
             if kind == b"list":
@@ -59,7 +62,7 @@ def redis_ids(work: Bench) -> list[int]:
 
 def push_by_hand(work: Bench, ids: Iterable[int], queue: str = "default", priority: int = 0) -> None:
     """LPUSH ids as a producer would, whatever their rows say."""
-    with redis.Redis.from_url(work.settings.redis_url) as client:
+    with redis.Redis.from_url(recipes.administrator(work.settings.redis_url)) as client:
         client.lpush(f"{work.settings.namespace}:{{{queue}}}:ready:{priority}", *ids)
 
 

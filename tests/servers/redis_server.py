@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -36,7 +37,14 @@ class RedisServer(Server):
         """See ``Server``."""
         base = [str(self.program), "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
         debug = ["--enable-debug-command", "yes"] if _major(self.program) >= 7 else []  # unknown, and allowed, before 7
-        return [*base, "--save", "", "--appendonly", "no", *debug, *self.options]
+        return [*base, "--save", "", "--appendonly", "no", *debug, *self._users(), *self.options]
+
+    def _users(self) -> list[str]:
+        """Where the users of ``tests.recipes`` outlive a restart."""
+        if os.environ.get("TANDEMQ_TEST_LEAST_PRIVILEGE", "") in {"", "0"}:
+            return []
+        (path := self.folder / "users.acl").touch()
+        return ["--aclfile", str(path)]
 
     def ping(self) -> bool:
         """See ``Server``."""

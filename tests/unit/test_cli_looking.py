@@ -126,16 +126,18 @@ def test_numbers_that_are_no_counts_are_marked(app: Stand) -> None:
         "ended": {"dead": 100_000, "succeeded": 7},
         "capped": ["dead"],
         "redis": None,
+        "paused": [{"kind": "queue", "name": "c", "until": None}],
     }
     shown = run("stats").output
 
     assert [line.split("  ")[0].strip() for line in shown.splitlines()[1:4]] == [
         "a",
         "b (at least, about)",
-        "c (about)",
+        "c (about, paused)",
     ]
     assert "dead       100000 (at least)" in shown
     assert "succeeded  7\n" in shown
+    assert "queue c is paused\n" in shown
 
 
 # prune

@@ -11,6 +11,7 @@ from tandemq.core.task import Level
 from tandemq.testing import FakeClock
 from tandemq.worker import direct
 from tandemq.worker.direct import WithoutRedis
+from tandemq.worker.fair import FairTurns
 
 LOW, HIGH = Level("default", 0), Level("default", 20)
 OTHER, FOREIGN = Level("a-other", 20), Level("foreign", 30)
@@ -46,7 +47,7 @@ def clock() -> FakeClock:
 
 
 def without(rows: Rows, clock: FakeClock, *, after_s: float = 5.0, seed: int = 1) -> WithoutRedis:
-    return WithoutRedis(rows, ("default", "a-other"), after_s=after_s, clock=clock, rng=Random(seed))  # type: ignore[arg-type]
+    return WithoutRedis(rows, lambda: ("default", "a-other"), after_s=after_s, clock=clock, rng=Random(seed))  # type: ignore[arg-type]
 
 
 def test_work_goes_on_after_the_set_time_and_redis_is_tried_now_and_then(clock: FakeClock) -> None:
@@ -209,3 +210,16 @@ def test_a_look_that_fails_is_not_repeated_at_once(clock: FakeClock) -> None:
     with pytest.raises(RuntimeError):
         mode.look(lambda: 1, broken)
     assert mode.next_look_s > 0.3
+
+
+def test_with_fair_lower_levels_have_their_share_here_too(clock: FakeClock) -> None:
+    rows = Rows({HIGH: list(range(1, 1000)), OTHER: list(range(2001, 3000)), LOW: list(range(5001, 5201))})
+    mode = WithoutRedis(
+        rows, lambda: ("default", "a-other"), after_s=5.0, clock=clock, rng=Random(1), fair=FairTurns()  # type: ignore[arg-type]
+    )  # fmt: skip
+    for _ in range(60):
+        begun = len(rows.claimed)
+        mode.look(lambda begun=begun: 8 - (len(rows.claimed) - begun), rows.claim)  # type: ignore[misc]
+        clock.advance(1)
+    of = [sum(first < i < first + 1000 for i in rows.claimed) for first in (0, 2000, 5000)]
+    assert of == [pytest.approx(n, abs=8) for n in (384, 48, 48)]

@@ -27,7 +27,7 @@ class Silent:
     def cancel_requested(self, task_ids: Any) -> set[int]:
         return set()
 
-    def worker_beat(self, *_: Any) -> None:
+    def worker_beat(self, *_: Any, **__: Any) -> None:
         pass
 
 
@@ -39,7 +39,7 @@ def arena() -> Any:
 
 
 def keeper_of(arena: Arena, clock: FakeClock | None = None) -> LeaseKeeper:
-    child = SimpleNamespace(arena=arena, ready=False, queues=())
+    child = SimpleNamespace(arena=arena, ready=False, queues=(), asked_to_stop=lambda *_: None)
     return LeaseKeeper(
         cast(Any, Silent()), lambda: [cast(Any, child)], settings=Settings(), worker_id="w", name="w",
         options=WorkerOptions(), clock=clock or FakeClock(), state=lambda: "running",
