@@ -16,6 +16,7 @@ LEFT_OUT = {
     r"SELECT @@(tx_isolation|transaction_isolation|sql_mode|lower_case_table_names|max_allowed_packet|version)",
     "the benchmark itself": r"/\* benchmark \*/|SET GLOBAL|TRUNCATE mysql",
     "migrations, once per process": r"SELECT name FROM tandemq_migrations",
+    "the rights of its user, once per worker": r"EXPLAIN ",
     "policies of the queues, now and then": r"SELECT queue, max_retries, policy FROM tandemq_queues",
     "the reconciler's look for open replay runs": r"SELECT .* FROM tandemq_replay_runs\b",
     "pauses, once a second, and the reconciler's look for tasks held by one": r"SELECT .* FROM tandemq_(pauses|held)\b",

@@ -15,11 +15,11 @@ CREATE TABLE IF NOT EXISTS tandemq_pauses (
   PRIMARY KEY (kind, name)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- Tasks of a paused type that a worker met: they wait by run_at, out of everybody's way, and get theirs back when the pause ends.
+-- Tasks of a paused type that a worker met: they wait by run_at, out of everybody's way, and are due when the pause ends.
 CREATE TABLE IF NOT EXISTS tandemq_held (
   task_type  VARCHAR(100)    CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
   task_id    BIGINT UNSIGNED NOT NULL,
-  -- What it had, and what it was given: a row whose run_at is another by now was moved by somebody else and is left alone.
+  -- What it had, for the order at the end, and what it was given: a row whose run_at is another by now was moved by somebody else and is left alone.
   run_at     DATETIME(6)     NOT NULL,
   held_until DATETIME(6)     NOT NULL,
   PRIMARY KEY (task_type, task_id)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from tandemq.acting import acting
 from tandemq.core import values
 from tandemq.core.clock import Clock
 from tandemq.core.errors import BrokerUnavailable, ForeignInstall, InvalidTask, StoreUnavailable
-from tandemq.core.pausing import NOTHING, Pause, Paused, PauseKind
+from tandemq.core.pausing import Pause, Paused, PauseKind
 from tandemq.core.values import Seconds
 from tandemq.links import Links
 from tandemq.redeliver import dispatch
+from tandemq.store.answers import NotDue
 from tandemq.store.protocol import Store
 
 _log = logging.getLogger("tandemq.pausing")
@@ -20,8 +21,12 @@ _log = logging.getLogger("tandemq.pausing")
 LOOK_S = 1.0
 #: By then a pause is obeyed everywhere.
 OBEYED_S = 2.0
-#: Tasks of a resumed type that are woken in one transaction, and how often draining looks.
-WAKE_ROWS, DRAIN_LOOK_S = 500, 0.2
+#: Tasks of a resumed type that are woken in one transaction, and in how many at most; the reconciler wakes the rest.
+WAKE_ROWS, WAKE_CHUNKS = 500, 2000
+#: Draining looks again after so long, each time half as long again.
+DRAIN_LOOK_S, DRAIN_LAST_LOOK_S = 0.2, 2.0
+#: Ids that are looked through for a paused type at once, beyond what a worker has room for.
+FLOOD_IDS = 500
 
 
 class PauseWatch:
@@ -29,17 +34,53 @@ class PauseWatch:
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store, self._clock = store, clock
-        self._paused, self._until = NOTHING, float("-inf")
+        self._paused: Paused | None = None
+        self._until = float("-inf")
 
     def now(self) -> Paused:
-        """At most ``LOOK_S`` old. Never raises StoreUnavailable."""
-        if self._clock.monotonic() >= self._until:
-            try:
-                self._paused = Paused.of(self._store.pauses())
-            except StoreUnavailable as away:
-                _log.debug("what is paused cannot be read: %s", away)
-            self._until = self._clock.monotonic() + LOOK_S
-        return self._paused
+        """At most ``LOOK_S`` old. StoreUnavailable before the first answer: nobody knows then what may begin."""
+        asked_at, known = self._clock.monotonic(), self._paused
+        if known is not None and asked_at < self._until:
+            return known
+        try:
+            found = Paused.of(self._store.pauses())
+        except StoreUnavailable as away:
+            if known is None:
+                raise
+            _log.debug("what is paused cannot be read: %s", away)
+            return known  # and asked again the next time: as old as it is, it is not taken for a new one
+        self._paused, self._until = found, asked_at + LOOK_S
+        return found
+
+
+class Flood:
+    """Tasks of a paused type that lie before all others in a list, by the thousands.
+
+    Met one by one, as slots come free, they would keep the others waiting: so what lies behind one is looked through at
+    once, far more than there are slots. Those of paused types are held, the others go back to where they were.
+    """
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store, self._clock = store, clock
+        self._not_before = float("-inf")
+
+    def hold(
+        self, pop: Callable[[int], Sequence[int]], types: Collection[str], put_back: Callable[[list[int]], object]
+    ) -> list[NotDue]:
+        """After a claim that held all of its ids. An error puts all back. It waits where most were not of these."""
+        if not types or self._clock.monotonic() < self._not_before:
+            return []
+        ids = list(dict.fromkeys(pop(FLOOD_IDS)))
+        held: list[NotDue] = []
+        try:
+            held = self._store.hold(ids, types)
+        finally:
+            mine = {row.id for row in held}
+            if rest := [task_id for task_id in ids if task_id not in mine]:
+                put_back(rest)
+            if len(rest) >= len(mine):
+                self._not_before = self._clock.monotonic() + LOOK_S
+        return held
 
 
 class Pauses:
@@ -81,13 +122,14 @@ class Pauses:
         """
         kind, name = _one(queue, task_type)
         ended = self._links.store.resume(kind, name, deed=acting("resume", who, reason, details={kind.value: name}))
-        more = kind is PauseKind.TYPE
-        while more:
+        for _ in range(WAKE_CHUNKS if kind is PauseKind.TYPE else 0):
             moved, more = self._links.store.release_held(WAKE_ROWS)
             try:
                 more = dispatch(self._links.broker, moved) and more
             except (BrokerUnavailable, ForeignInstall):
                 more = False
+            if not more:
+                break
         return ended
 
     def drain(
@@ -106,19 +148,20 @@ class Pauses:
         limit_s = None if timeout is None else values.seconds(timeout, "timeout")
         self.pause(queue, reason=reason, who=who)
         clock = self._links.clock
-        started = clock.monotonic()
+        started, look_s = clock.monotonic(), DRAIN_LOOK_S
         while True:
-            running, waited_s = self._running(queue), clock.monotonic() - started
+            running, waited_s = self._links.store.running(queue), clock.monotonic() - started
             # A worker that had not heard of the pause may have claimed something after it.
-            if not running and waited_s >= OBEYED_S:
+            if not running and waited_s >= OBEYED_S and not (running := self._counted(queue)):
                 return True
             if limit_s is not None and waited_s >= limit_s:
                 return False
             if on_progress is not None:
                 on_progress(running)
-            clock.sleep(DRAIN_LOOK_S)
+            clock.sleep(look_s if limit_s is None else max(0.0, min(look_s, limit_s - waited_s)))
+            look_s = min(DRAIN_LAST_LOOK_S, look_s * 1.5)
 
-    def _running(self, queue: str) -> int:
+    def _counted(self, queue: str) -> int:
         return int(self._links.store.counts()["queues"].get(queue, {}).get("running", 0))
 
 

@@ -52,10 +52,14 @@ def dispatch(broker: Broker, moved: Iterable[Moved]) -> bool:
     return True
 
 
-def count(moved: Iterable[Moved]) -> None:
-    """Tell the metrics of tasks that somebody else's end of a lease buried or sent back to be tried again."""
-    dead, retried = Counter[tuple[str, str]](), Counter[tuple[str, int]]()
+def count(moved: Iterable[Moved], *, lost: bool) -> None:
+    """Tell the metrics of tasks that somebody else's end of a lease buried or sent back to be tried again.
+
+    ``lost``: nobody has ended their process on purpose.
+    """
+    dead, retried, n_lost = Counter[tuple[str, str]](), Counter[tuple[str, int]](), 0
     for move in moved:
+        n_lost += lost and move.event in {Event.BURY, Event.RETRY}
         if move.status is Status.DEAD:
             dead[move.task_type, move.dead_reason] += 1
         elif move.event is Event.RETRY:
@@ -64,6 +68,8 @@ def count(moved: Iterable[Moved]) -> None:
         metrics.dead(dead)
     if retried:
         metrics.retried(retried)
+    if n_lost:
+        metrics.leases_lost(n_lost)
 
 
 def lost_judge(rng: Random, message: str, error_type: str = "LeaseLost") -> Judge:

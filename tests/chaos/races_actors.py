@@ -38,7 +38,10 @@ class Hand:
 
     def __init__(self, stage: Stage, side: Side) -> None:
         self.arena, self._stage, self._side = Arena.create(), stage, side
-        orders = {"slots": 4, "worker_id": side.worker_id, "queues": ["default"], "max_tasks": 0, "max_memory_mb": 0}
+        orders = {
+            "slots": 4, "worker_id": side.worker_id, "queues": ["default"], "fair": False, "max_tasks": 0,
+            "max_memory_mb": 0,
+        }  # fmt: skip
         self.child = Child(
             side.app.registry, side.app.settings, orders,
             store=side.store, broker=side.app.broker, arena=self.arena, clock=stage.clock, encoder=None,
@@ -136,7 +139,7 @@ class Side:
 
     def beat(self) -> None:
         """What a supervisor does every heartbeat: renew the leases of its child, pass cancel requests on."""
-        child = SimpleNamespace(arena=self.hand.arena, ready=False, queues=())
+        child = SimpleNamespace(arena=self.hand.arena, ready=False, queues=(), asked_to_stop=lambda *_: None)
         children: Any = lambda: [child]  # noqa: E731
         LeaseKeeper(
             self.store, children, settings=self.app.settings, worker_id=self.worker_id, name="races",

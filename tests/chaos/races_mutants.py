@@ -61,7 +61,7 @@ MUTANTS = (
         "worker/arena.py", "or lost or _U32.unpack_from(self._map, at + _CANCEL)[0]:", "or lost:", ("cancel x begin",)
     ),
     Mutant(
-        "store/settling.py", "return Event.CANCEL_RUNNING if self.row.cancel else Event.RETRY", "return Event.RETRY",
+        "store/held.py", "return Event.CANCEL_RUNNING if self.row.cancel else Event.RETRY", "return Event.RETRY",
         ("cancel x retry", "cancel x rescue"),
     ),
     Mutant(
@@ -79,12 +79,12 @@ MUTANTS = (
         "store/statements.py", 'return f"{where} AND lease_token = {int(tokens.pop())}"', "return where",
         ("two finishes with different tokens", "claim x finish of a zombie"),
     ),
-    Mutant("store/settling.py", SAME_SUCCESS, "return None", ("two finishes with the same token",)),
+    Mutant("store/held.py", SAME_SUCCESS, "return None", ("two finishes with the same token",)),
     Mutant(
-        "store/settling.py", SAME_SUCCESS, "return Event.SUCCEED", ("two finishes with the same token, other verdicts",)
+        "store/held.py", SAME_SUCCESS, "return Event.SUCCEED", ("two finishes with the same token, other verdicts",)
     ),
     Mutant(
-        "store/settling.py", "return Event.RELEASE if isinstance(verdict, Release) else Event.RETRY", "return None",
+        "store/held.py", "return Event.RELEASE if isinstance(verdict, Release) else Event.RETRY", "return None",
         ("two retries with the same token",),
     ),
     Mutant(
@@ -127,7 +127,7 @@ MUTANTS = (
     ),
     # people: a replay that does not lock, a key that is not kept, an old task given out as a new one, or pushed again
     Mutant(
-        "store/queries.py", "AND {sources(Event.REPLAY)}{ended} ORDER BY id {d.for_update}",
+        "store/queries.py", "AND {sources(Event.REPLAY)}{ended} ORDER BY id {d.skip_locked}",
         "AND {sources(Event.REPLAY)}{ended} ORDER BY id", ("replay x replay", "replay x purge", "replay x prune"),
     ),
     Mutant(

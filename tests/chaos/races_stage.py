@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
 
 import redis
@@ -300,19 +300,18 @@ def open_stage(mysql: MySQLServer | None = None, redis_server: RedisServer | Non
     if redis_server is None:
         own.append(redis_server := RedisServer())
         redis_server.start()
-    if not isinstance(mysql, ExternalMySQL):
-        mysql.sql(
-            "SET GLOBAL innodb_flush_log_at_trx_commit = 0"
-        )  # nobody kills it here: what is raced is not the disk
     name = mysql.create_database()
     settings = Settings.load({}, database_url=mysql.url(name), redis_url=redis_server.url(), namespace="races")
-    migrate(settings)
-    mysql.sql("CREATE TABLE effects (task_id BIGINT NOT NULL, run VARCHAR(20) NOT NULL) ENGINE=InnoDB", database=name)
-    stage = Stage(settings)
     try:
-        yield stage
-    finally:
-        stage.close()
+        if not isinstance(mysql, ExternalMySQL):  # nobody kills it here: what is raced is not the disk
+            mysql.sql("SET GLOBAL innodb_flush_log_at_trx_commit = 0")
+        migrate(settings)
+        mysql.sql(
+            "CREATE TABLE effects (task_id BIGINT NOT NULL, run VARCHAR(20) NOT NULL) ENGINE=InnoDB", database=name
+        )
+        with closing(Stage(settings)) as stage:
+            yield stage
+    finally:  # also where the stage cannot be opened: the server is that of other tests
         mysql.drop_database(name)
         if not isinstance(mysql, ExternalMySQL):
             mysql.sql("SET GLOBAL innodb_flush_log_at_trx_commit = 1")

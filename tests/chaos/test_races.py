@@ -8,6 +8,7 @@ import pytest
 
 from tests.chaos.races import SPECS, Order, orders, race
 from tests.chaos.races_duel import Spec
+from tests.chaos.races_mutants import MUTANTS, ROOT
 from tests.chaos.races_stage import Stage, open_stage
 from tests.scenarios.sizes import size
 from tests.servers import MySQLServer, RedisServer
@@ -37,3 +38,10 @@ def test_every_pair_that_the_reliability_page_names_is_raced_in_both_orders() ->
     for spec in SPECS.values():
         assert len(spec.points) == 2, spec.name
         assert all(spec.points.values()), spec.name
+
+
+def test_every_breakage_that_must_turn_a_race_red_still_fits_the_product() -> None:
+    """They are tried by hand (``python -m tests.chaos.races_mutants``): one that no longer fits would prove nothing."""
+    for mutant in MUTANTS:
+        text = (ROOT / "src" / "tandemq" / mutant.file).read_text(encoding="utf-8")
+        assert mutant.old in text, f"{mutant.file} no longer holds {mutant.old!r}"

@@ -13,10 +13,8 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from tandemq.core.audit import Deed
 from tandemq.core.ids import lease_token
 from tandemq.core.lifecycle import Release, SnoozeIn, Status, Verdict
-from tandemq.core.pausing import PauseKind
 from tandemq.core.settings import Settings
 from tandemq.store import SqlStore, connect
 from tandemq.store.answers import PruneRule
@@ -326,22 +324,3 @@ def _deadlocks(server: MySQLServer) -> int:
     if rows:
         return int(rows[0][1])
     return int(server.sql("SELECT COUNT FROM information_schema.innodb_metrics WHERE NAME = 'lock_deadlocks'")[0][0])
-
-
-def test_a_held_row_that_somebody_locks_is_woken_the_next_time(
-    store: SqlStore, settings: Settings, mysql_server: MySQLServer
-) -> None:
-    deed = Deed(action="pause", who="ada")
-    locked, free = insert(store, 2)
-    store.pause(PauseKind.TYPE, "shop.pay", None, deed=deed)
-    claim(store, [locked, free], paused={"shop.pay"})
-    store.resume(PauseKind.TYPE, "shop.pay", deed=Deed(action="resume", who="ada"))
-    operator = mysql_server.connect(settings.database_url.rpartition("/")[2])
-    operator.autocommit(False)
-    with operator.cursor() as cursor:
-        cursor.execute(f"SELECT id FROM {settings.table_prefix}tasks WHERE id = {locked} FOR UPDATE")
-        assert [move.id for move in store.release_held(10)[0]] == [free]
-        operator.rollback()
-    operator.close()
-    assert [move.id for move in store.release_held(10)[0]] == [locked]
-    assert store.release_held(10) == ([], False)

@@ -135,7 +135,7 @@ FAULTS: dict[str, tuple[Fault, str]] = {
 @contextmanager
 def _inside(work: Bench, slots: int = 4) -> Iterator[Child]:
     """The part of a worker that runs tasks, in this process: fetcher, slots and acker."""
-    orders = {"worker_id": "inside", "queues": None, "slots": slots, "max_tasks": 0, "max_memory_mb": 0}
+    orders = {"worker_id": "inside", "queues": None, "slots": slots, "fair": False, "max_tasks": 0, "max_memory_mb": 0}
     arena = Arena.create()
     store, broker = work.app.store, work.app.broker
     child = Child(

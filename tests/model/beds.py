@@ -81,5 +81,5 @@ def _embedded(path: Path) -> Settings:
 
 def _empty(world: World) -> None:
     world.flush()
-    for table in ("tasks", "claims", "task_attempts", "workers", "task_counts", "leaders"):
+    for table in ("tasks", "claims", "task_attempts", "workers", "task_counts", "leaders", "pauses", "held", "kills"):
         world.sql(f"DELETE FROM {{t}}{table}")

@@ -10,13 +10,16 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
 
 from tandemq.core.lifecycle import Bury, Release, RetryIn, SnoozeIn, Succeed
-from tests.model.coop import Call, Process
+from tests.model.coop import Call
+from tests.model.records import ClaimRow, Promise, Row, Run
 
+#: The only task type there is.
+PAUSED = "work"
 FINAL = {"succeeded", "dead", "cancelled"}
 #: Which statuses a call may lead to from which.
 MOVES: dict[str, set[tuple[str, str]]] = {
@@ -27,60 +30,14 @@ MOVES: dict[str, set[tuple[str, str]]] = {
     "cancel": {("pending", "cancelled"), ("running", "running")},
     "replay": {("dead", "pending"), ("cancelled", "pending")},
     "discard_expired": {("pending", "dead")},
+    "hold": {("pending", "pending")},
+    "release_held": {("pending", "pending")},
 }
 REMOVES = {"purge", "prune"}
 #: Calls of the store that write no task and no claim.
 HARMLESS = {"insert", "renew", "lead", "advance_epoch", "worker_started", "worker_beat", "forget_workers"}
-HARMLESS |= {"merge_counts", "end_orphan"}
+HARMLESS |= {"merge_counts", "end_orphan", "pause", "resume"}
 WRITES = set(MOVES) | REMOVES | HARMLESS
-
-
-class Row(NamedTuple):
-    """A task as stored, times as text."""
-
-    id: int
-    n: str
-    status: str
-    attempts: int
-    max_retries: int
-    replays: int
-    fence: int
-    token: int
-    cancel: str
-    run_at: str
-    expires_at: str
-    dead_reason: str
-
-
-class ClaimRow(NamedTuple):
-    """A row of claims."""
-
-    token: int
-    worker_id: str
-    expires_at: str
-    ids: frozenset[int]
-
-
-@dataclass
-class Run:
-    """A handler that was entered. ``outcome``: how the test lets it end. ``ended``: it returned or raised."""
-
-    id: int
-    token: int
-    fence: int
-    life: int
-    process: Process
-    outcome: str | None = None
-    ended: bool = False
-
-
-@dataclass
-class Promise:
-    """One enqueue. ``outcome``: stored, refused (never to be seen) or unknown."""
-
-    outcome: str = "unknown"
-    id: int | None = None
-    key: str | None = None
 
 
 @dataclass
@@ -98,6 +55,8 @@ class Ledger:
     tokens: set[int] = field(default_factory=set)
     gone: set[int] = field(default_factory=set)
     acknowledged: dict[int, int] = field(default_factory=dict)
+    held: set[int] = field(default_factory=set)
+    kills: set[tuple[int, int]] = field(default_factory=set)
     broken: list[str] = field(default_factory=list)
     seen: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
@@ -117,6 +76,8 @@ class Ledger:
     def wrote(self, call: Call) -> None:
         """A call of the store has written, perhaps: look at every row."""
         old_rows, old_claims = self.rows, self.claims
+        if call.method == "cancel" and call.kwargs.get("kill") and call.args[0] in old_rows:
+            self.kills.add((old_rows[call.args[0]].token, call.args[0]))
         self.rows, self.claims = self._read_rows(), self._read_claims()
         for task_id in old_rows.keys() | self.rows.keys():
             old, new = old_rows.get(task_id), self.rows.get(task_id)
@@ -163,6 +124,11 @@ class Ledger:
         if answer == "requested":
             self.seen["cancel requested"] += 1
 
+    def killed(self, tasks: set[tuple[int, int]]) -> None:
+        """A process dies for these (token, id)."""
+        self.check(tasks <= self.kills, "a process was killed for what nobody asked for", tasks, self.kills)
+        self.seen["killed on request"] += 1
+
     # what changed
 
     def _changed(self, call: Call, old: Row | None, new: Row | None) -> None:
@@ -188,6 +154,14 @@ class Ledger:
             self.check(getattr(old, name) == getattr(new, name), "I5:", call, "changed", name, old, new)
         if old.status == "running":
             self._left(call, old, new)
+        if method in {"claim", "hold"} and step == ("pending", "pending"):
+            paused = call.args[1] if method == "hold" else call.kwargs["paused"]
+            self.check(PAUSED in paused and old.run_at <= self.stamp() < new.run_at, "put off unasked", old, new)
+            self.held.add(old.id)
+            self.seen["held"] += 1
+        if method == "release_held":
+            self.check(old.id in self.held and new.run_at <= self.stamp() < old.run_at, "released wrongly", old, new)
+            self.seen["released"] += 1
         return None
 
     never = "1970-01-01 00:00:00.000000"
@@ -206,6 +180,8 @@ class Ledger:
         self.check(new.token == token and token not in self.tokens, "I3: a token is used twice", old, new)
         self.check(old.run_at <= now, "I9: claimed before its run_at", old, now)
         self.check(old.expires_at > now, "claimed after its expires_at", old, now)
+        if PAUSED in call.kwargs["paused"]:
+            self.check(not self._is_paused(now), "claimed although its type is known to be paused", old)
         self.check(old.cancel == self.never, "I11: claimed although a cancel was asked for", old)
         self.check(new.attempts <= new.max_retries + 1, "I8: claimed once too often", new)
         self.check(self.acknowledged.get(old.id) != old.replays, "I11: claimed after an acknowledged cancel", old)
@@ -247,7 +223,7 @@ class Ledger:
                 Bury: ("dead", 0),
             }  # fmt: skip
             status, gives = expected[type(verdict)]
-            if status == "pending" and old.cancel != self.never:
+            if old.cancel != self.never and (status == "pending" or (isinstance(verdict, Bury) and verdict.yields)):
                 status = "cancelled"
                 gives = back
             self.check((new.status, back) == (status, gives), "the verdict", verdict, "made", old, "into", new)
@@ -283,6 +259,10 @@ class Ledger:
     def stamp(self) -> str:
         """Now, by the database's clock, as the rows have it."""
         return self.now().strftime("%Y-%m-%d %H:%M:%S.%f")
+
+    def _is_paused(self, now: str) -> bool:
+        sql = f"SELECT until_at FROM {self.prefix}pauses WHERE kind = 'type'"
+        return any(_time(row[0]) > now for row in self._connection.exec_driver_sql(sql))
 
     def _read_rows(self) -> dict[int, Row]:
         sql = (

@@ -34,14 +34,17 @@ class Mutant(NamedTuple):
 
 
 STATEMENTS, LEASING = "tandemq.store.statements:Statements", "tandemq.store.leasing:LeasingStore"
-CANCEL_AT_ONCE = """tx.write("UPDATE tandemq_tasks SET status = 'cancelled', ended = 3 WHERE id = " + str(task_id))
-            return "cancelled\""""
+CANCEL_AT_ONCE = (
+    "tx.write(\"UPDATE tandemq_tasks SET status = 'cancelled', ended = 3 WHERE id = \" + str(task_id));"
+    ' return "cancelled"'
+)
 NO_TOKEN = Edit(f"{STATEMENTS}.guard", 'return f"{where} AND lease_token = {int(tokens.pop())}"', "return where")
 
 # Numbers as Model's methods have them. Every fourth task ends at once; the others run until they are told to end.
 AT_CLAIM, AT_FINISH, AT_END_LEASE, AT_GIVE_BACK, NOWHERE = 2, 3, 0, 7, 35
 BOTH, SUPERVISOR, SLOTS = 0, 1, 3
-OK, FAIL = 0, 2
+OK, FAIL, STOP = 0, 2, 6
+TYPE = 2
 BEFORE, AFTER = 0, 1
 TURNS: list[Command] = [["turn", 0], ["turn", 1]]
 #: The reconcilers have had their lease of contact with the database.
@@ -149,8 +152,8 @@ MUTANTS = [
         [*RUN, ["cancel", 1, 1]],
         [
             Edit(
-                "tandemq.store.inspecting:InspectingStore.cancel",
-                'self._note(tx, deed, tx.write(self.sql.request_cancel(), [task_id]))\n            return "requested"',
+                "tandemq.store.cancelling:CancellingStore.cancel",
+                "changed = tx.write(self.sql.request_cancel(), [task_id])",
                 CANCEL_AT_ONCE,
             )
         ],
@@ -165,6 +168,51 @@ MUTANTS = [
                 "Event.RETRY",
             )
         ],
+    ),
+    Mutant(
+        "a run that stopped on request is dead",
+        [*RUN, ["cancel", 1, 1], *CALM, ["end", 0, STOP], *TURNS],
+        [
+            Edit(
+                "tandemq.store.held:Settling.event",
+                "Event.CANCEL_RUNNING if yields and self.row.cancel else Event.BURY",
+                "Event.BURY",
+            )
+        ],
+    ),
+    Mutant(
+        "the neighbours of what does not stop are cancelled as well",
+        [*RUN, ["kill", 1, 1], *[["calm_turn"]] * 10],
+        [Edit("tandemq.worker.process:ChildProcess.unstoppable", " if (token, task_id) in late", "")],
+    ),
+    Mutant(
+        "a request costs the process",
+        [*RUN, ["cancel", 1, 1], *[["calm_turn"]] * 10],
+        [
+            Edit(
+                "tandemq.worker.process:ChildProcess.asked_to_stop",
+                "frozenset(doomed) & self._asked.keys()",
+                "frozenset(self._asked)",
+            )
+        ],
+    ),
+    Mutant(
+        "a paused type is claimed",
+        [*CALM, ["hold", TYPE, 0, 1], *CALM, ["batch", 0, 3, 2], *CALM],
+        [
+            Edit("tandemq.store.claiming:_sort", "elif row.task_type in paused:", "elif False:"),
+            Edit("tandemq.store.claiming:_leases", "if task_type in paused:", "if False:"),
+        ],
+    ),
+    Mutant(
+        "held tasks wait for the end of the hour",
+        [*CALM, ["hold", TYPE, 0, 1], *CALM, ["batch", 0, 3, 2], *CALM],
+        [Edit("tandemq.store.pausing:PausingStore.release_held", "if mine:", "if False:")],
+    ),
+    Mutant(
+        "nobody wakes what a dead operator has resumed",
+        [*CALM, ["hold", TYPE, 0, 1], *CALM, ["batch", 0, 3, 2], *CALM],
+        [Edit("tandemq.reconciler.reconciler:Reconciler._wake", "range(WAKE_CHUNKS)", "range(0)")],
     ),
     Mutant("attempt not counted", RUN, [Edit(f"{STATEMENTS}.claim", "attempts = attempts + 1, ", "")]),
     Mutant("fence not raised", RUN, [Edit(f"{STATEMENTS}.claim", " fence = fence + 1,", "")]),

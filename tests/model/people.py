@@ -11,14 +11,18 @@ from tandemq.core.errors import TandemQError
 from tandemq.core.lifecycle import Status
 from tandemq.core.task import Level, NewRow
 from tandemq.dispatch import Entry
+from tandemq.pausing import Pauses
 from tandemq.redeliver import dispatch
 from tandemq.store.answers import PruneRule
 from tests.model.coop import Call
-from tests.model.ledger import FINAL, Promise
-from tests.model.stage import LEVELS, Stage
+from tests.model.ledger import FINAL
+from tests.model.records import Promise
+from tests.model.stage import LEVELS, QUEUES, Stage
 
 DELAYS = (0.0, 0.0, 3.0, 25.0)
 EXPIRES = (None, None, None, 20.0)
+PAUSABLE = (*(("queue", queue) for queue in QUEUES), *[("task_type", "work")] * 2)
+HOLDS = (None, None, 25.0)
 
 
 class People(Stage):
@@ -104,6 +108,27 @@ class People(Stage):
                     pass
 
             self._do("cancel", ask, at_once)
+
+    def kill(self, pick: int, at_once: int) -> None:
+        """An operator cancels a task, if need be with its process."""
+        if ids := list(self.ledger.rows):
+            task_id = ids[pick % len(ids)]
+            self._do("kill", lambda: _quietly(self._links.store.cancel, task_id, kill=True), at_once)
+
+    def hold(self, what: int, for_s: int, at_once: int) -> None:
+        """An operator pauses a queue or the task type, for some time or until it is resumed."""
+        kind, name = PAUSABLE[what % len(PAUSABLE)]
+        given = {kind: name, "for_": HOLDS[for_s % len(HOLDS)]}
+        self._do("hold", lambda: _quietly(self._pauses.pause, **given), at_once)
+
+    def unhold(self, what: int, at_once: int) -> None:
+        """An operator resumes it."""
+        kind, name = PAUSABLE[what % len(PAUSABLE)]
+        self._do("unhold", lambda: _quietly(self._pauses.resume, **{kind: name}), at_once)
+
+    @property
+    def _pauses(self) -> Pauses:
+        return Pauses(self._links)
 
     def replay(self, pick: int, at_once: int) -> None:
         """An operator replays up to two tasks that ended, as they were when he looked."""

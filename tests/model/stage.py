@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from tandemq.core.errors import NonRetryable, Snooze
+from tandemq.core.errors import NonRetryable, Snooze, TaskCancelled
 from tandemq.core.retry import Constant, RetryPolicy
 from tandemq.core.task import Level
 from tandemq.dispatch import Pusher
@@ -17,7 +17,8 @@ from tandemq.registry import RegisteredTask, Registry, TaskOptions, current_task
 from tandemq.testing import FakeClock
 from tests.healing import World
 from tests.model.coop import Actor, Call, Process, Scene, scenes
-from tests.model.ledger import WRITES, Ledger, Run
+from tests.model.ledger import WRITES, Ledger
+from tests.model.records import Run
 from tests.model.tree import Servers, Tree, links
 
 LEASE_S, RECONCILE_S = 10.0, 2.0
@@ -26,7 +27,7 @@ TIMES = {"lease_s": LEASE_S, "heartbeat_s": 2.0, "reconcile_s": RECONCILE_S, "mo
 QUEUES = ("default", "other")
 PRIORITIES = (0, 10, 7)
 LEVELS = [Level(queue, priority) for queue in QUEUES for priority in PRIORITIES]
-OUTCOMES = ("ok", "ok", "fail", "fail", "snooze", "bury")
+OUTCOMES = ("ok", "ok", "fail", "fail", "snooze", "bury", "stop")
 MAX_TREES = 3
 #: Steps that one actor may take in a row.
 MANY = 400
@@ -138,6 +139,8 @@ class Stage:
             raise NonRetryable("as the test wants it")
         if run.outcome == "snooze":
             raise Snooze(1.0)
+        if run.outcome == "stop":  # asked for or not
+            raise TaskCancelled
 
     # who goes on
 
@@ -201,6 +204,7 @@ class Stage:
             tree = Tree(
                 self.scene, self.servers, self._made, registry=self._registry, settings=self.world.settings,
                 base=self.clock.steady, queues=QUEUES if self._made % 2 else QUEUES[::-1], leads=self._made % 2 == 0,
+                on_kill=self.ledger.killed,
             )  # fmt: skip
             self._trees.append(tree)
 

@@ -108,6 +108,9 @@ def test_long_random_walks_break_nothing_and_meet_every_kind_of_trouble(bed: Bed
         "retried",
         "given back",
         "cancel requested",
+        "killed on request",
+        "held",
+        "released",
         "late store.insert",
     }
     assert wanted <= seen.keys(), "a walk that meets no trouble proves nothing"

@@ -22,6 +22,7 @@ from tandemq.worker.arena import Arena, Snapshot, State
 from tandemq.worker.child import Child
 from tandemq.worker.leases import LeaseEnder, LeaseKeeper, endings
 from tandemq.worker.options import WorkerOptions
+from tandemq.worker.process import ChildProcess
 from tests.model.coop import Actor, Call, Dead, Event, Process, Scene
 
 SLOTS = 2
@@ -124,11 +125,15 @@ class ChildSide:
         self.arena = Arena.create()
         self.ready, self.queues = True, tree.queues
         self.culprits: set[int] = set()
+        self.unwanted: set[int] = set()
         self.stopping = False
+        self._asked: dict[tuple[int, int], float] = {}
+        self._doomed: frozenset[tuple[int, int]] = frozenset()
         orders = {
             "worker_id": tree.worker_id,
             "queues": tree.queues,
             "slots": SLOTS,
+            "fair": False,
             "max_tasks": 0,
             "max_memory_mb": 0,
         }
@@ -155,6 +160,16 @@ class ChildSide:
     def die(self) -> None:
         self._scene.kill(self.process)
 
+    def tell(self, word: str) -> None:
+        assert word == "cancel"
+        self.child.executor.stop_unwanted()
+
+    def asked_to_stop(self, *given: Any) -> None:
+        ChildProcess.asked_to_stop(self, *given)  # type: ignore[arg-type]  # a ChildProcess by its shape
+
+    def unstoppable(self, now: float) -> set[int]:
+        return ChildProcess.unstoppable(self, now)  # type: ignore[arg-type]
+
     def leases(self) -> list[Snapshot]:
         return self.arena.snapshots()
 
@@ -167,8 +182,9 @@ class Tree:
 
     def __init__(
         self, scene: Scene, servers: Servers, number: int, *, registry: Registry, settings: Settings, base: Clock,
-        queues: tuple[str, ...], leads: bool,
+        queues: tuple[str, ...], leads: bool, on_kill: Callable[[set[tuple[int, int]]], None],
     ) -> None:  # fmt: skip
+        self._on_kill = on_kill
         self.scene, self.registry, self.settings, self.queues = scene, registry, settings, queues
         self.name = f"w{number}"
         self.worker_id = f"{self.name}-{number:012x}"
@@ -227,6 +243,8 @@ class Tree:
 
     def _watch(self) -> None:
         while True:
+            for child in [one for one in self.children if one.process.alive]:
+                self._stop(child)
             for child in [one for one in self.children if not one.process.alive]:
                 self._gone(child)
             if not self.children and not self.draining:
@@ -235,6 +253,14 @@ class Tree:
             if self.draining and not self.children and self.ender.is_idle:
                 return self.die()
             self.clock.sleep(TURN_S)
+
+    def _stop(self, child: ChildSide) -> None:
+        unwanted = child.unstoppable(self.clock.monotonic())
+        if unwanted and not child.culprits:
+            begun = [(s.token, r.id) for s in child.leases() for r in s.records if r.state is State.BEGUN]
+            self._on_kill({pair for pair in begun if pair[1] in unwanted})
+            child.culprits, child.unwanted = set(unwanted), unwanted
+            child.die()
 
     def _gone(self, child: ChildSide) -> None:
         self.children.remove(child)

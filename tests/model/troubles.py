@@ -14,7 +14,7 @@ JUNK = (b"junk", b"", b"-5", b"007", b"9" * 30)
 BARRIERS = (
     *("end_lease", "renew", "claim", "finish", "end_lease", "claim", "finish", "give_back", "end_lease", "push_next"),
     *("pop", "delay", "push", "replay", "promote", "insert", "cancel", "purge", "prune", "rebuild_chunk"),
-    *("advance_generation", "oldest_due", "window", "begin_rebuild"),
+    *("advance_generation", "oldest_due", "window", "begin_rebuild", "release_held", "kills"),
 )
 #: A call that was given up may still arrive for so long.
 LATE_S = 600.0

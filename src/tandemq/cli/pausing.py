@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from tandemq.cli import exits, flags, output
 from tandemq.cli.session import Session, pass_session
+from tandemq.core.pausing import PauseKind
 
 _HEADERS = ("KIND", "NAME", "SINCE", "UNTIL", "WHO", "REASON")
 
@@ -14,6 +17,18 @@ def _what(queue: str | None, task_type: str | None) -> str:
     if (queue is None) == (task_type is None):
         raise click.UsageError("name a queue, or a task type with --type")
     return f"queue {queue}" if queue is not None else f"task type {task_type}"
+
+
+def _long(seconds: float) -> str:
+    """A length of time in the biggest unit that says it: 90s, 10m, 40d."""
+    fits = (unit for unit in "dhm" if seconds % flags.AGE_UNITS[unit] == 0)
+    unit = next(fits, "s")
+    return f"{seconds / flags.AGE_UNITS[unit]:.15g}{unit}"
+
+
+def _shape(queue: str | None, task_type: str | None) -> dict[str, Any]:
+    kind = PauseKind.QUEUE if queue is not None else PauseKind.TYPE
+    return {"kind": kind.value, "name": queue if queue is not None else task_type}
 
 
 _QUEUE = click.argument("queue", type=flags.QUEUE, required=False)
@@ -41,7 +56,10 @@ def pause(
         return _list(session, as_json)
     what = _what(queue, task_type)
     pauses.pause(queue, task_type=task_type, for_=for_s, **flags.acts(because, who))
-    click.echo(f"{what} is paused" + ("" if for_s is None else f" for {for_s:g} s"))
+    if as_json:
+        output.document(_shape(queue, task_type) | {"for_s": for_s})
+    else:
+        click.echo(f"{what} is paused" + ("" if for_s is None else f" for {_long(for_s)}"))
     return 0
 
 
@@ -49,13 +67,20 @@ def pause(
 @_QUEUE
 @_TYPE
 @flags.acting
+@flags.as_json
 @pass_session
-def resume(session: Session, /, queue: str | None, task_type: str | None, because: str | None, who: str | None) -> int:
+def resume(
+    session: Session, /, queue: str | None, task_type: str | None, because: str | None, who: str | None, as_json: bool
+) -> int:
     """End a pause of QUEUE, or of a task type. Exits 1 if there is none."""
     what = _what(queue, task_type)
-    if not session.app.pauses.resume(queue, task_type=task_type, **flags.acts(because, who)):
+    resumed = session.app.pauses.resume(queue, task_type=task_type, **flags.acts(because, who))
+    if as_json:
+        output.document(_shape(queue, task_type) | {"resumed": resumed})
+    if not resumed:
         raise exits.Failed(f"{what} is not paused")
-    click.echo(f"{what} goes on")
+    if not as_json:
+        click.echo(f"{what} goes on")
     return 0
 
 
@@ -65,12 +90,19 @@ def resume(session: Session, /, queue: str | None, task_type: str | None, becaus
     "--timeout", "timeout_s", type=flags.AGE, help="Give up waiting after so long (it stays paused): 90s, 10m."
 )
 @flags.acting
+@flags.as_json
 @pass_session
-def drain(session: Session, /, queue: str, timeout_s: float | None, because: str | None, who: str | None) -> int:
+def drain(
+    session: Session, /, queue: str, timeout_s: float | None, because: str | None, who: str | None, as_json: bool
+) -> int:
     """Pause QUEUE and wait until nothing of it runs any more. Exits 1 when --timeout has passed before that."""
-    if not session.app.pauses.drain(queue, timeout=timeout_s, reason=because or "", who=who):
-        raise exits.Failed(f"tasks of queue {queue} still run after {timeout_s:g} s; it stays paused")
-    click.echo(f"queue {queue} is paused and nothing of it runs; tandemq resume {queue} lets it go on")
+    drained = session.app.pauses.drain(queue, timeout=timeout_s, reason=because or "", who=who)
+    if as_json:
+        output.document(_shape(queue, None) | {"drained": drained})
+    if not drained:
+        raise exits.Failed(f"tasks of queue {queue} still run after {_long(timeout_s or 0.0)}; it stays paused")
+    if not as_json:
+        click.echo(f"queue {queue} is paused and nothing of it runs; tandemq resume {queue} lets it go on")
     return 0
 
 

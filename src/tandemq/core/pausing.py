@@ -56,5 +56,6 @@ class Paused:
             names[pause.kind].add(pause.name)
         return cls(frozenset(names[PauseKind.QUEUE]), frozenset(names[PauseKind.TYPE]))
 
-
-NOTHING = Paused()
+    def open(self, queues: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of these queues that are not paused, in their order."""
+        return tuple([queue for queue in queues if queue not in self.queues]) if self.queues else queues

@@ -16,11 +16,12 @@ from typing import Any, Final
 from tandemq import metrics, redeliver
 from tandemq.app import TandemQ
 from tandemq.core.crash import crash_point
-from tandemq.core.errors import InvalidTask, StoreRefused, StoreUnavailable
+from tandemq.core.errors import InvalidTask, StoreRefused, StoreUnavailable, TandemQError
 from tandemq.core.ids import IdSource, lease_token, new_random
 from tandemq.core.lifecycle import Release, Status
 from tandemq.core.task import Lease, Level, Task
 from tandemq.core.values import rfc3339
+from tandemq.pausing import Flood
 from tandemq.remote.lists import Lists
 from tandemq.remote.terms import Token, Wanted
 from tandemq.service import Throttle
@@ -45,6 +46,7 @@ class Claims:
         self._say = Throttle(_log, app.clock)
         self.lists = Lists(app, rng or new_random())
         self._database_away_until = float("-inf")
+        self._flood: Flood | None = None
         self._owed: deque[tuple[int, int]] = deque(maxlen=MAX_OWED)
 
     def take(self, wanted: Wanted) -> list[Lease]:
@@ -100,15 +102,31 @@ class Claims:
                 no_work.append(task_id)
             else:
                 got.append(lease)
+        if ids and len(no_work) == len(ids):
+            self._hold_more(level)
         return no_work
 
+    def _hold_more(self, level: Level) -> None:
+        if self._flood is None:  # a store is opened when it is first needed
+            self._flood = Flood(self.app.store, self.app.clock)
+
+        def put_back(ids: list[int]) -> None:
+            self.lists.put_back(level, ids)
+
+        try:
+            held = self._flood.hold(lambda n: self.lists.next_of(level, n), self.lists.paused().types, put_back)
+            self._send_back(level, Claimed(not_due=tuple(held)))
+        except TandemQError as error:  # the next claim finds out what there is to be done about it
+            self._say(logging.WARNING, "flood", f"tasks of paused types cannot be held: {error}")
+
     def _claim_one(self, level: Level, task_id: int, wanted: Wanted) -> Lease | None:
+        paused = self.lists.paused()
         token, sent_at = self._new_token(), self._now()
         try:
             claimed = self.app.store.claim(
                 [task_id], token=token, worker_id=wanted.worker_id, lease_s=wanted.lease_s, free=1,
-                known=wanted.types, queues=wanted.queues, unknown_task_s=self.app.settings.unknown_task_s,
-                paused=self.lists.paused().types,
+                known=wanted.types, queues=paused.open(wanted.queues), unknown_task_s=self.app.settings.unknown_task_s,
+                paused=paused.types,
             )  # fmt: skip
         except (StoreRefused, InvalidTask) as refused:
             self._say(logging.ERROR, "refused", f"task {task_id} cannot be claimed and is left as it is: {refused}")
@@ -134,9 +152,12 @@ class Claims:
         first: dict[Level, list[int]] = defaultdict(list)
         for own_level, task_id in claimed.put_back:
             first[own_level].append(task_id)
-        self.lists.tell(first, {row.level: {row.id: row.due_ms} for row in claimed.not_due})
-        for row in claimed.ended:
-            metrics.dead({(row.task_type, row.reason): 1})
+        later: dict[Level, dict[int, int]] = defaultdict(dict)
+        for row in claimed.not_due:
+            later[row.level][row.id] = row.due_ms
+        self.lists.tell(first, later)
+        for ended in claimed.ended:
+            metrics.dead({(ended.task_type, ended.reason): 1})
 
     # After the claim
 

@@ -40,7 +40,7 @@ class Lists:
         self._checked_at = app.clock.monotonic()
 
     def paused(self) -> Paused:
-        """What operators have paused, as of a second ago."""
+        """What operators have paused, as of a second ago. StoreUnavailable as long as nobody has said it."""
         if self._pauses is None:  # a store is opened when it is first needed
             self._pauses = PauseWatch(self._app.store, self._app.clock)
         return self._pauses.now()
@@ -75,6 +75,12 @@ class Lists:
         except BrokerUnavailable:
             return ()
 
+    def next_of(self, level: Level, limit: int) -> Sequence[int]:
+        """The next ids of a level, popped; or, with Redis away, read from the database. StoreUnavailable."""
+        if self.is_away:
+            return self._app.store.oldest_due(level, limit=limit, older_than_s=0.0)
+        return self.more(level, limit)
+
     def put_back(self, level: Level, ids: Sequence[int]) -> None:
         """Popped for nobody: they go to the end that is popped next."""
         if ids:
@@ -84,16 +90,19 @@ class Lists:
         broker = self._app.broker
         if check:
             broker.check_writable()  # first: it waits less long for a Redis that is frozen
-        if not levels:  # all of these queues are paused
+        if levels:
+            crash_point("pop.before")
+            popped = broker.pop(levels, limit=limit, wait_s=wait_s)
+        else:  # all of these queues are paused; whether Redis is there is looked after all the same
             self._app.clock.sleep(wait_s)
-            return Popped()
-        crash_point("pop.before")
-        popped = broker.pop(levels, limit=limit, wait_s=wait_s)
+            popped = Popped()
         if popped.ids:
             crash_point("pop.after")
         elif (now := self._app.clock.monotonic()) - self._checked_at > CHECK_S:
             self._checked_at = now
             broker.check_writable()
+        elif not levels and not check:
+            return popped
         with self._mode:
             if self._direct.is_back():
                 self._say.forget("redis")
@@ -104,8 +113,7 @@ class Lists:
         return Popped(popped.level, tuple(dict.fromkeys(popped.ids)), popped.junk)
 
     def _levels(self, queues: Sequence[str]) -> list[Level]:
-        paused = self.paused().queues
-        queues = [queue for queue in queues if queue not in paused]
+        queues = self.paused().open(tuple(queues))
         at_most_s, now = max(LEVELS_S, LEVELS_PER_QUEUE_S * len(queues)), self._app.clock.monotonic()
         levels: list[Level] = []
         for queue in queues:
@@ -138,7 +146,7 @@ class Lists:
         """
         if self.next_look_s is not None:
             with self._looking:
-                self._direct.look(room, claim, queues, sets_pace=sets_pace)
+                self._direct.look(room, claim, self.paused().open(queues), sets_pace=sets_pace)
 
     def tell(self, first: Mapping[Level, list[int]], later: Mapping[Level, dict[int, int]]) -> None:
         """Put ids to the end that is popped next, and others to be popped when they are due."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from random import Random
 from typing import Any, Final
@@ -29,7 +29,8 @@ from tandemq.core.errors import (
 )
 from tandemq.core.failure import MAX_MESSAGE_BYTES, MAX_TRACEBACK_BYTES, MAX_TYPE_BYTES, clip
 from tandemq.core.ids import new_random
-from tandemq.core.lifecycle import Attempt, Event, Failure, Raised, Returned, Status, Verdict, decide
+from tandemq.core.lifecycle import Attempt, Bury, Event, Failure, Raised, Returned, Status, Verdict, decide
+from tandemq.core.masking import Mask
 from tandemq.core.retry import RetryPolicy, policy_of
 from tandemq.core.task import Lease, Task
 from tandemq.remote.terms import Proof, Token, lease_length
@@ -56,11 +57,11 @@ class Failed:
     retryable: bool = True
     retry_after_s: float | None = None
 
-    def failure(self) -> Failure:
-        """As it is kept."""
+    def failure(self, mask: Mask) -> Failure:
+        """As it is kept: without the secrets of the settings, should a worker have them too."""
         kind = clip(self.error_type, MAX_TYPE_BYTES) or "Error"
-        text = clip(self.error, MAX_MESSAGE_BYTES) or f"<{kind} without a message>"
-        return Failure(kind, text, clip(self.traceback, MAX_TRACEBACK_BYTES))
+        text = clip(mask.known(self.error), MAX_MESSAGE_BYTES) or f"<{kind} without a message>"
+        return Failure(kind, text, clip(mask.known(self.traceback), MAX_TRACEBACK_BYTES))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +84,7 @@ class Work:
 
     def __init__(self, app: TandemQ, *, rng: Random | None = None) -> None:
         self._app, self._rng = app, rng or new_random()
-        self._say = Throttle(_log, app.clock)
+        self._say, self._mask = Throttle(_log, app.clock), Mask(app.settings.secrets())
         self._no_wait_until = float("-inf")
 
     def heartbeat(self, task_id: int, proof: Proof, lease_s: float | None = None) -> Beat:
@@ -133,13 +134,16 @@ class Work:
         )  # fmt: skip
 
     def _failed(self, lease: Lease, failed: Failed) -> Verdict:
+        told = failed.failure(self._mask)
         # The worker's word counts, not the exception classes of the Python task's policy: its errors are none of them.
-        raised = Raised(Retryable() if failed.retryable else NonRetryable(), failed.failure(), failed.retry_after_s)
+        raised = Raised(Retryable() if failed.retryable else NonRetryable(), told, failed.retry_after_s)
         attempt, task = Attempt(lease.attempt, lease.max_retries), self._app.registry.get(lease.task_type)
         try:
-            return decide(attempt, raised, policy_of(lease.options, task.policy if task else None), self._rng)
+            verdict = decide(attempt, raised, policy_of(lease.options, task.policy if task else None), self._rng)
         except BaseException:  # a backoff may be a user's callable
-            return decide(attempt, raised, policy_of(lease.options), self._rng)
+            verdict = decide(attempt, raised, policy_of(lease.options), self._rng)
+        # The only word a remote worker has for "I have stopped, as I was asked to".
+        return replace(verdict, yields=True) if isinstance(verdict, Bury) else verdict
 
     def _holding(self, task_id: int, proof: Proof) -> Holding:
         found = self._app.store.holding(task_id)
@@ -191,7 +195,7 @@ class Work:
         is_retry = move.event is Event.RETRY
         outcome = "retried" if is_retry else move.status.value
         metrics.finished({(move.level.queue, move.task_type, outcome): 1}, took_s)
-        redeliver.count(settled.moved)
+        redeliver.count(settled.moved, lost=False)
         if is_retry:
             crash_point("retry.after_commit")
         redeliver.dispatch(self._app.broker, settled.moved)

@@ -42,8 +42,8 @@ class Keeper:
         """
         now = self._clock.monotonic()
         if now >= self._look_at:
-            self._look_at = now + LOOK_S
             self._adopt(alarm)
+            self._look_at = now + LOOK_S
         end = now + TURN_S
         while (ready := self._ready()) and self._clock.monotonic() < end:
             for run_id in ready:

@@ -99,6 +99,10 @@ class CountingStore(SurveyingStore):
         answer, self._walk = self.db.read(work)
         return answer
 
+    def running(self, queue: str) -> int:
+        """How many tasks of a queue run, by the batches in work."""
+        return self.db.read(lambda tx: _Tally(tx, self.queries, counts=1).running(queue))
+
     def _go_on(self, tx: Tx, walk: _Walk) -> bool | None:
         """True: a row that has run before was met. False: there is none, by this one call. None: not known."""
         is_whole, left = walk.retries is None, BEGUN_STRETCH
@@ -191,7 +195,7 @@ class _Tally:
         for level in levels:
             due, more_due = self.entries(self._q.entries(by_level=True, due=True), [0, *level])
             later, more_later = self.entries(self._q.entries(by_level=True, due=False), [0, *level])
-            running = self._running_of(level)
+            running = self._all_running().get(level, 0)
             seen, again = map(int, self._tx.one(self._q.retrying_share(), [*level, SAMPLE_ROWS]))
             retrying = round(later * again / seen) if seen else 0
             found[level.priority] = Counter(
@@ -201,7 +205,11 @@ class _Tally:
             estimated |= later > seen
         return _shape(found) | ({"capped": True} if capped else {}) | ({"estimated": True} if estimated else {})
 
-    def _running_of(self, level: Level) -> int:
+    def running(self, queue: str) -> int:
+        """How many run in a queue."""
+        return sum(n for level, n in self._all_running().items() if level.queue == queue)
+
+    def _all_running(self) -> Mapping[Level, int]:
         """From the batches in work: they are few, however long the queue."""
         if self._running is None:
             self._running = {}
@@ -211,7 +219,7 @@ class _Tally:
                 for queue, priority, n in self._tx.rows(self._q.running_by_level(ids[at : at + LOOKUP])):
                     key = Level(queue, priority)
                     self._running[key] = self._running.get(key, 0) + n
-        return self._running.get(level, 0)
+        return self._running
 
 
 def _shape(found: Mapping[int, Counter[str]]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Holding tasks of a paused type: they wait by run_at, and their own times are kept for the end of the pause.
+"""Holding tasks of a paused type: they wait by run_at, and their own times are kept for their order at the end.
 
 So they are in nobody's way meanwhile: not in Redis, and not among the oldest due rows that the reconciler compares.
 """

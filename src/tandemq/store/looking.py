@@ -173,11 +173,20 @@ class Looks(Tables):
         )
 
     def any_begun(self) -> str:
-        """Parameters: queue, priority, run_at, run_at, id, then run_at, run_at, id of the end. Rows begun before."""
+        """Parameters: queue, priority, run_at, run_at, id, then run_at, run_at, id of the end. Rows begun before.
+
+        Those that are held do not count: nobody runs them as long as their type is paused.
+        """
         p = self.d.p
+        held = (
+            f"SELECT 1 FROM {self.held_tasks} h JOIN {self.pauses} p ON p.kind = 'type' AND p.name = h.task_type"
+            f" WHERE h.task_type = {self.tasks}.task_type AND h.task_id = {self.tasks}.id"
+            f" AND h.held_until = {self.tasks}.run_at AND p.until_at > {self.d.now}"
+        )
         return (
             f"SELECT 1 FROM {self.tasks} {self.d.open_index} WHERE ended = 0 AND {self._behind()}"
-            f" AND run_at <= {p} AND (run_at < {p} OR id <= {p}) AND (attempts > 0 OR {RUNNING}) LIMIT 1"
+            f" AND run_at <= {p} AND (run_at < {p} OR id <= {p}) AND (attempts > 0 OR {RUNNING})"
+            f" AND NOT EXISTS ({held}) LIMIT 1"
         )
 
     def retries_so_far(self) -> str:

@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from tandemq.core.audit import MAX_REASON, MAX_WHO, Deed
 from tandemq.core.lifecycle import Event, Status
 from tandemq.core.pausing import Pause, PauseKind
 from tandemq.core.task import Level
-from tandemq.store.answers import Moved
+from tandemq.store.answers import Moved, NotDue
 from tandemq.store.auditing import AuditingStore, fit
-from tandemq.store.dialects import NEVER, id_list, instant, instant_or_none, micros
+from tandemq.store.dialects import NEVER, id_list, instant, instant_or_none, micros, stamp
+from tandemq.store.holding import hold, paused_until
 from tandemq.store.statements import sources
 from tandemq.store.transaction import Tx
 
@@ -67,62 +69,94 @@ class PausingStore(AuditingStore):
         ended, deed.entry = self.db.write(work)
         return ended
 
-    def release_held(self, limit: int) -> tuple[list[Moved], bool]:
-        """Give up to ``limit`` held tasks of types that are not paused any more their time back; whether more wait.
+    def hold(self, ids: Sequence[int], paused: Collection[str]) -> list[NotDue]:
+        """Hold what is due of ``ids`` and of a type that is paused now; claims nothing, leaves all else alone."""
+        d, names = self.db.dialect, sorted(paused)
 
-        Those that were moved by others meanwhile (replayed, cancelled, claimed when the pause ran out) are forgotten.
+        def work(tx: Tx) -> list[NotDue]:
+            until = paused_until(tx, self.sql, names)
+            rows = tx.rows(
+                f"SELECT id, queue, priority, task_type FROM {self.sql.tasks} {d.primary} WHERE id IN ({id_list(ids)})"
+                f" AND {sources(Event.CLAIM)} AND run_at <= {d.now} AND expires_at > {d.now}"
+                f" AND task_type IN ({', '.join([d.p] * len(names))}) ORDER BY id {d.skip_locked}",
+                names,
+            )
+            found = [(task_id, Level(queue, p), kind) for task_id, queue, p, kind in rows if kind in until]
+            return hold(tx, self.sql, until, found)
+
+        return self.db.write(work) if ids and names else []
+
+    def release_held(self, limit: int) -> tuple[list[Moved], bool]:
+        """Let up to ``limit`` held tasks of types that are not paused any more be due now; whether to go on at once.
+
+        Those that were moved by others meanwhile (replayed, cancelled), or are due because the pause ran out, are
+        forgotten. Rows that somebody holds a lock on right now are left for the next time.
         """
         d = self.db.dialect
-        look = (
-            f"SELECT h.task_type, h.task_id FROM {self.sql.held_tasks} h LEFT JOIN {self.sql.pauses} p"
-            f" ON p.kind = 'type' AND p.name = h.task_type AND p.until_at > {d.now}"
-            f" WHERE p.name IS NULL ORDER BY h.task_type, h.task_id LIMIT {d.p}"
-        )
 
-        def work(tx: Tx) -> list[Moved]:
-            mine = self._locked_held(tx, sorted(task_id for _, task_id in chosen))
-            self._give_back(tx, [(row[0], row[4]) for row in mine])
-            # Rows that somebody holds a lock on right now are left for the next time.
-            left = self._still_held(tx, {task_id for _, task_id in chosen} - {row[0] for row in mine})
-            for kind in sorted({kind for kind, _ in chosen}):
-                gone = [str(task_id) for k, task_id in chosen if k == kind and task_id not in left]
-                if gone:
-                    tx.write(
-                        f"DELETE FROM {self.sql.held_tasks} WHERE task_type = {d.p} AND task_id IN ({','.join(gone)})",
-                        [kind],
-                    )
-            return [
+        def work(tx: Tx) -> tuple[list[Moved], bool]:
+            mine = self._locked_held(tx, sorted(task_id for _, task_id, _ in chosen))
+            if mine:
+                tx.write(
+                    f"UPDATE {self.sql.tasks} {d.primary} SET run_at = {d.now}, updated_at = {d.now}"
+                    f" WHERE id IN ({id_list(row[0] for row in mine)}) AND {sources(Event.CLAIM)}"
+                )
+            locked = self._still_held(tx, {task_id for _, task_id, _ in chosen} - {row[0] for row in mine})
+            gone: dict[str, dict[int, Any]] = defaultdict(dict)
+            for kind, task_id, until in chosen:
+                if task_id not in locked:
+                    gone[kind][task_id] = until
+            for kind, some in gone.items():
+                self._forget_held(tx, kind, some)
+            moved = [
                 Moved(task_id, Level(queue, priority), kind, Event.REPLAY, Status.PENDING)
                 for task_id, queue, priority, kind, _ in sorted(mine, key=lambda row: (instant(row[4]), row[0]))
             ]
+            return moved, bool(gone) and len(chosen) == limit
 
-        chosen = self.db.read(lambda tx: tx.rows(look, [limit]))
-        return (self.db.write(work, repeatable=True) if chosen else []), len(chosen) == limit
+        chosen = self.db.read(lambda tx: self._released(tx, limit))
+        return self.db.write(work, repeatable=True) if chosen else ([], False)
+
+    def _released(self, tx: Tx, limit: int) -> list[tuple[str, int, Any]]:
+        """Held rows (type, id, until when) of types that are not paused; those of paused ones are not read."""
+        p, held = self.db.dialect.p, self.sql.held_tasks
+        of_types = f"SELECT name FROM {self.sql.pauses} WHERE kind = 'type' AND until_at > {self.db.dialect.now}"
+        paused, kind, found = {name for (name,) in tx.rows(of_types)}, "", list[tuple[str, int, Any]]()
+        while len(found) < limit:
+            kind = tx.one(f"SELECT MIN(task_type) FROM {held} WHERE task_type > {p}", [kind])[0]
+            if kind is None:
+                break
+            if kind not in paused:
+                found += tx.rows(
+                    f"SELECT task_type, task_id, held_until FROM {held} WHERE task_type = {p}"
+                    f" ORDER BY task_id LIMIT {p}",
+                    [kind, limit - len(found)],
+                )
+        return found
 
     def _locked_held(self, tx: Tx, ids: Sequence[int]) -> Sequence[Any]:
-        d = tx.dialect
         return tx.rows(
-            f"SELECT t.id, t.queue, t.priority, t.task_type, h.run_at FROM {self.sql.tasks} t {d.primary}"
-            f" JOIN {self.sql.held_tasks} h"
-            f" ON h.task_id = t.id AND h.task_type = t.task_type AND h.held_until = t.run_at"
-            f" WHERE t.id IN ({id_list(ids)}) AND {sources(Event.CLAIM)} ORDER BY t.id {d.skip_locked}"
+            f"SELECT t.id, t.queue, t.priority, t.task_type, h.run_at {self._held_rows(ids)}"
+            f" ORDER BY t.id {tx.dialect.skip_locked}"
         )
 
     def _still_held(self, tx: Tx, ids: Collection[int]) -> set[int]:
-        if not ids:
-            return set()
-        sql = (
-            f"SELECT t.id FROM {self.sql.tasks} t JOIN {self.sql.held_tasks} h"
-            f" ON h.task_id = t.id AND h.task_type = t.task_type AND h.held_until = t.run_at"
-            f" WHERE t.id IN ({id_list(ids)}) AND {sources(Event.CLAIM)}"
-        )
-        return {row[0] for row in tx.rows(sql)}
+        return {row[0] for row in tx.rows(f"SELECT t.id {self._held_rows(ids)}")} if ids else set()
 
-    def _give_back(self, tx: Tx, times: Sequence[tuple[int, Any]]) -> None:
-        if times:
-            d, ids = tx.dialect, [task_id for task_id, _ in times]
-            tx.write(
-                f"UPDATE {self.sql.tasks} {d.primary} SET run_at = {d.per_row(ids)}, updated_at = {d.now}"
-                f" WHERE id IN ({id_list(ids)}) AND {sources(Event.CLAIM)}",
-                [str(run_at) for _, run_at in times],
-            )
+    def _held_rows(self, ids: Iterable[int]) -> str:
+        """Rows that wait for the end of a pause, and for nothing else."""
+        d = self.db.dialect
+        return (
+            f"FROM {self.sql.tasks} t {d.primary} JOIN {self.sql.held_tasks} h"
+            f" ON h.task_id = t.id AND h.task_type = t.task_type AND h.held_until = t.run_at"
+            f" WHERE t.id IN ({id_list(ids)}) AND {sources(Event.CLAIM)} AND t.run_at > {d.now}"
+        )
+
+    def _forget_held(self, tx: Tx, kind: str, until: Mapping[int, Any]) -> None:
+        """By the time that was read, too: one that has been held anew since is not forgotten."""
+        d = tx.dialect
+        tx.write(
+            f"{d.delete(self.sql.held_tasks)} WHERE t.task_type = {d.p} AND t.task_id IN ({id_list(until)})"
+            f" AND t.held_until = {d.per_row(list(until), 't.task_id')}",
+            [kind, *(stamp(instant(at)) for at in until.values())],
+        )

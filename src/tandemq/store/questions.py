@@ -11,7 +11,7 @@ from tandemq.core.lifecycle import Status
 from tandemq.core.pausing import Pause, PauseKind
 from tandemq.core.task import Task
 from tandemq.core.tokens import LiveTokens, NewToken, Token
-from tandemq.store.answers import DeadKind, Filter, Holding, Moved, Page, PruneCursor, PruneRule
+from tandemq.store.answers import DeadKind, Filter, Holding, Moved, NotDue, Page, PruneCursor, PruneRule
 
 
 class Inspecting(Protocol):
@@ -53,6 +53,10 @@ class Inspecting(Protocol):
 
         True as long as that is not known: very many rows for later are looked through in several calls.
         """
+        ...
+
+    def running(self, queue: str) -> int:
+        """How many tasks of a queue run, by the batches in work: cheap, however long the queue is."""
         ...
 
     def merge_counts(self, after: tuple[str, str] | None) -> tuple[int, tuple[str, str] | None]:
@@ -200,9 +204,16 @@ class Pausing(Protocol):
         """End a pause, in one transaction with its audit row; False if none holds, and nothing is written."""
         ...
 
-    def release_held(self, limit: int) -> tuple[list[Moved], bool]:
-        """Give up to ``limit`` held tasks of types that are not paused any more their run_at back.
+    def hold(self, ids: Sequence[int], paused: Collection[str]) -> list[NotDue]:
+        """Hold, as a claim would, what is due of ``ids`` and of one of these types, if that is paused indeed.
 
-        Those that became due, oldest first, to be pushed; and whether there may be more.
+        Claims nothing. Ids that are not in the answer are left as they are: the caller puts them back.
+        """
+        ...
+
+    def release_held(self, limit: int) -> tuple[list[Moved], bool]:
+        """Let up to ``limit`` held tasks of types that are not paused any more be due from now on.
+
+        Those that became due, oldest first, to be pushed; and whether there may be more that can be moved now.
         """
         ...

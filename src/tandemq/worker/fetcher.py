@@ -12,11 +12,11 @@ from tandemq import metrics
 from tandemq.broker.protocol import Broker, Popped
 from tandemq.core.clock import Clock
 from tandemq.core.crash import crash_point
-from tandemq.core.errors import BrokerUnavailable, StoreRefused, StoreUnavailable
+from tandemq.core.errors import BrokerUnavailable, StoreRefused, StoreUnavailable, TandemQError
 from tandemq.core.ids import IdSource
 from tandemq.core.lifecycle import Release
 from tandemq.core.task import Level
-from tandemq.pausing import PauseWatch
+from tandemq.pausing import Flood, PauseWatch
 from tandemq.service import Throttle
 from tandemq.store.answers import Claimed, Ended
 from tandemq.store.protocol import Store
@@ -83,7 +83,7 @@ class Fetcher:
         self._junk: set[bytes] = set()
         self._only_free = False
         self._checked_at = clock.monotonic()
-        self._pauses = PauseWatch(store, clock)
+        self._pauses, self._flood = PauseWatch(store, clock), Flood(store, clock)
         self._fair = FairTurns() if terms.fair else None
         self._direct = WithoutRedis(
             store, self._open_queues, after_s=terms.redis_away_s, clock=clock, rng=rng, fair=self._fair
@@ -110,6 +110,9 @@ class Fetcher:
         except BrokerUnavailable as away:
             self._redis_failed(away)
             return
+        except StoreUnavailable as unknown:  # what is paused, since this worker began
+            self._wait_for("the database", unknown)
+            return
         self._backoff_s = 0.0
         self._arena.note_fetch(self._clock.monotonic())
         if self._direct.is_back():
@@ -132,8 +135,7 @@ class Fetcher:
 
     def _open_queues(self) -> tuple[str, ...]:
         """The queues that are not paused."""
-        paused = self._pauses.now().queues
-        return tuple([q for q in self._terms.queues if q not in paused]) if paused else self._terms.queues
+        return self._pauses.now().open(self._terms.queues)
 
     def _pop(self, limit: int) -> Popped:
         if self._direct.is_away:
@@ -190,7 +192,12 @@ class Fetcher:
         return self._levels
 
     def _claim(self, level: Level, ids: list[int], room: Room) -> Collection[int]:
-        """Claim them and send each where it belongs; answers those that are no work for this worker now."""
+        """Claim them and send each where it belongs; answers those that are no work for this worker now.
+
+        A row of a queue that has been paused since, or of another one's list, goes back to its own list.
+        """
+        now = self._pauses.now()
+        queues, paused = now.open(self._terms.queues), now.types
         token = self._new_token()
         batch = self._arena.open(token, ids, self._clock.monotonic() + begin_within_s(self._terms.lease_s))
         if batch is None:
@@ -206,9 +213,9 @@ class Fetcher:
                 lease_s=self._terms.lease_s,
                 free=room.free,
                 known=self._terms.known,
-                queues=self._terms.queues,
+                queues=queues,
                 unknown_task_s=self._terms.unknown_task_s,
-                paused=self._pauses.now().types,
+                paused=paused,
             )
         except StoreRefused as refused:
             return self._isolate(batch, level, ids, refused)
@@ -234,7 +241,21 @@ class Fetcher:
             metrics.claimed(Counter([(lease.queue, lease.task_type) for lease in claimed.leases]), took_s)
         self._drop(claimed, level)
         self._send_back(claimed)
+        if paused and claimed.not_due and not claimed.leases and not claimed.put_back and not self.stopping:
+            self._hold_more(level, paused)
         return [*claimed.dropped, *(row.id for row in claimed.not_due), *(row.id for row in claimed.ended)]
+
+    def _hold_more(self, level: Level, paused: Collection[str]) -> None:
+        def pop(n: int) -> Sequence[int]:
+            if self._direct.is_away:
+                return self._store.oldest_due(level, limit=n, older_than_s=0.0)
+            return self._broker.pop([level], limit=n, wait_s=0).ids
+
+        try:
+            held = self._flood.hold(pop, paused, lambda ids: self._put_back(level, ids))
+            self._send_back(Claimed(not_due=tuple(held)))
+        except TandemQError as error:  # the next claim finds out what there is to be done about it
+            self._say(logging.WARNING, "flood", f"tasks of paused types cannot be held: {error}")
 
     def _drop(self, claimed: Claimed, level: Level) -> None:
         if claimed.dropped and not self._direct.is_away:  # not popped, but seen in MySQL by several workers at once

@@ -9,6 +9,7 @@ from tandemq.broker.protocol import Broker
 from tandemq.core import codec, ids
 from tandemq.core.clock import Clock
 from tandemq.core.lifecycle import Bury, Event, Outcome, Recorded, RetryIn, Returned, Verdict
+from tandemq.core.pausing import Paused
 from tandemq.core.settings import Settings
 from tandemq.core.task import DEFAULT_QUEUE, Lease, Level
 from tandemq.producer import Producer
@@ -61,8 +62,8 @@ class Application(Protocol):
 def run_until_idle(app: Application, clock: Clock, limit: int = 10_000) -> int:
     """Run everything that is due by the database's clock, and what it enqueues, until nothing is; how many runs.
 
-    Retries and delayed tasks run when the clock has been moved on to them. Raises RuntimeError after ``limit`` runs:
-    tasks that enqueue each other for ever would never be idle.
+    Retries and delayed tasks run when the clock has been moved on to them; what is paused stays where it is. Raises
+    RuntimeError after ``limit`` runs: tasks that enqueue each other for ever would never be idle.
     """
     executor = Executor(
         app.registry,
@@ -71,6 +72,7 @@ def run_until_idle(app: Application, clock: Clock, limit: int = 10_000) -> int:
         max_result_bytes=app.settings.max_result_bytes,
         transaction=app.store.transaction,
         encoder=app.encoder,
+        secrets=app.settings.secrets(),
     )
     runs = 0
     try:
@@ -86,7 +88,8 @@ def run_until_idle(app: Application, clock: Clock, limit: int = 10_000) -> int:
 def _turn(app: Application, executor: Executor) -> int | None:
     """Promote, pop, claim, run, finish; None when there was nothing to pop."""
     app.producer.flush(FLUSH_S)  # what a handler enqueued in its own transaction
-    queues = app.broker.queues() | {DEFAULT_QUEUE}
+    paused = Paused.of(app.store.pauses())
+    queues = (app.broker.queues() | {DEFAULT_QUEUE}) - paused.queues
     levels = sorted(
         (Level(queue, p) for queue in sorted(queues) for p in app.broker.levels(queue)), key=lambda x: -x.priority
     )
@@ -104,7 +107,11 @@ def _turn(app: Application, executor: Executor) -> int | None:
         free=_BATCH,
         known=app.registry.names(),
         unknown_task_s=app.settings.unknown_task_s,
+        queues=queues,
+        paused=paused.types,
     )
+    for own_level, task_id in reversed(claimed.put_back):
+        app.broker.push_next(own_level, [task_id])
     for row in claimed.not_due:
         app.broker.delay(row.level, {row.id: row.due_ms})
     for lease in claimed.leases:
