@@ -45,6 +45,8 @@ class Terminal:
 
     def resize(self, columns: int, lines: int) -> None:
         self._run("resize-window", "-t", "it", "-x", str(columns), "-y", str(lines))
+        tty = self._run("display-message", "-p", "-t", "it", "#{pane_tty}").strip()
+        eventually(lambda: _size(tty) == (columns, lines), 60.0, lambda: f"tmux left {tty} at {_size(tty)}")
 
     def discard(self) -> None:
         subprocess.run([*self._tmux, "kill-server"], env=self._env, check=False, capture_output=True)
@@ -53,3 +55,11 @@ class Terminal:
         done = subprocess.run([*self._tmux, *arguments], env=self._env, check=False, capture_output=True, timeout=60)
         assert done.returncode == 0, done.stderr.decode()
         return done.stdout.decode()
+
+
+def _size(tty: str) -> tuple[int, int]:
+    fd = os.open(tty, os.O_RDONLY | os.O_NOCTTY)
+    try:
+        return tuple(os.get_terminal_size(fd))  # type: ignore[return-value]
+    finally:
+        os.close(fd)

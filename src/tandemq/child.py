@@ -91,7 +91,7 @@ def main() -> None:
     control, report = _own_pipes(orders)
     logs.configure(
         "child", log_format=orders["log_format"], level=orders["log_level"], secrets=orders["secrets"],
-        worker=orders["worker_id"],
+        worker=orders["worker_id"], is_loaded=False,
     )  # fmt: skip
     crash.arm(os.environ.get("TANDEMQ_CRASH"), os.environ.get("TANDEMQ_CRASH_DIR"))
     links.do_not_warn()
@@ -100,6 +100,7 @@ def main() -> None:
     try:
         app = load_app(orders["app"])
         app.import_tasks()
+        logs.loaded()
         child = Child(
             app.registry,
             app.settings,

@@ -23,6 +23,8 @@ _SINCE = "; waiting since "
 _NEWEST = 50
 #: What a worker's record says while it takes no more tasks.
 _NOT_SERVING = {"draining", "stopped"}
+#: And what it says while a part of it hangs, or fails again and again: others may go on.
+_UNWELL = {"stuck", "late"}
 
 
 class Explanation:
@@ -102,7 +104,7 @@ class Explanation:
         if not serving:
             return f"{since}, but no live worker serves the queue {task.queue!r}; {_last_seen(records)}"
         try:
-            return f"{since} {self._place(task, len(serving))}"
+            return f"{since} {self._place(task, len(serving))}{_unwell(serving)}"
         except (BrokerUnavailable, ForeignInstall) as away:
             text = str(away).rstrip(".")
             return f"{since}, and its id waits for Redis, which is away or not ours, to be pushed or popped ({text})"
@@ -148,6 +150,12 @@ def _lease(ends_at: datetime | None, now: datetime) -> str:
     if ends_at <= now:
         return f"; its lease ran out at {rfc3339(ends_at)}, so the reconciler will end this run"
     return f"; its lease ends at {rfc3339(ends_at)} unless renewed"
+
+
+def _unwell(serving: Sequence[WorkerRecord]) -> str:
+    if any(worker.state not in _UNWELL for worker in serving):
+        return ""
+    return f"; but {', '.join(f'{worker.id} is {worker.state}' for worker in serving[:3])}, see tandemq health"
 
 
 def _last_seen(records: Sequence[WorkerRecord]) -> str:

@@ -10,57 +10,23 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec
 
+from tandemq.ownfolder import own_folder
+from tandemq.series import MULTIPROC_DIR, Counted, Known
 from tandemq.timing import RUN_S, WAIT_S, Timed
 
 if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry, Counter
+    from prometheus_client import CollectorRegistry
 
 P = ParamSpec("P")
 
 _log = logging.getLogger("tandemq.metrics")
-#: Label sets of one metric. Queues and types are names that users make up: further ones are counted as ``OTHER``, which
-#: can be no name of a queue or a type.
-MAX_SERIES = 1000
-#: Names the folder through which several processes show their metrics on one page.
-MULTIPROC_DIR = "PROMETHEUS_MULTIPROC_DIR"
-OTHER = "(other)"
 _ATTEMPTS = tuple(map(str, range(10)))
 _SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
-
-
-class _Counted:
-    """A counter and its children by label values: ``Counter.labels`` alone costs more than all the rest of a call."""
-
-    __slots__ = ("_counter", "_names", "_series")
-
-    def __init__(self, registry: CollectorRegistry, name: str, text: str, *labels: str) -> None:
-        from prometheus_client import Counter
-
-        self._counter = Counter(f"tandemq_{name}", text, labels, registry=registry)
-        self._names = sum(label in {"queue", "type"} for label in labels)  # these come first
-        self._series: dict[tuple[str, ...], Counter] = {}
-
-    def add(self, counts: Iterable[tuple[tuple[str, ...], int]]) -> None:
-        """Add to each label set."""
-        series = self._series
-        for labels, n in counts:
-            child = series.get(labels)
-            if child is None:
-                child = self._child(labels)
-            child.inc(n)
-
-    def _child(self, labels: tuple[str, ...]) -> Counter:
-        if len(self._series) >= MAX_SERIES:
-            labels = (OTHER,) * self._names + labels[self._names :]
-        # Two threads may both come here: ``labels`` gives both the same child.
-        child = self._series[labels] = self._counter.labels(*labels) if labels else self._counter
-        return child
 
 
 class _Meters:
@@ -70,19 +36,23 @@ class _Meters:
         from prometheus_client import CollectorRegistry, Gauge, Histogram
 
         self.registry = r = CollectorRegistry()
+        known = Known(_number)
         self.has_failed = False
-        self.enqueued = _Counted(r, "enqueued", "Tasks stored.", "queue", "type")
-        self.pushed = _Counted(r, "pushed", "Ids pushed to Redis after an enqueue.", "queue")
-        self.promoted = _Counted(r, "promoted", "Ids moved from the delayed to the ready ones.", "queue")
-        self.repushed = _Counted(r, "repushed", "Ids that were missing in Redis and were pushed again.", "queue")
-        self.claimed = _Counted(r, "claimed", "Tasks claimed by a worker.", "queue", "type")
-        self.dropped = _Counted(r, "dropped", "Popped ids that no pending row stood behind (ghosts).", "queue")
-        self.finished = _Counted(r, "finished", "Claimed tasks settled, by outcome.", "queue", "type", "outcome")
-        self.retried = _Counted(r, "retried", "Failed attempts that are tried again.", "type", "attempt")
-        self.dead = _Counted(r, "dead", "Tasks that ended dead.", "type", "reason")
-        self.fenced = _Counted(r, "fenced", "Results refused because their lease was lost.")
-        self.http = _Counted(r, "http_requests", "Requests to the HTTP API, answered or given up.", "route", "status")
-        self.http_cut = _Counted(r, "http_cut", "Connections that the HTTP API closed by itself.", "reason")
+        self.enqueued = Counted(r, known, "enqueued", "Tasks stored.", "queue", "type")
+        self.pushed = Counted(r, known, "pushed", "Ids pushed to Redis after an enqueue.", "queue")
+        self.promoted = Counted(r, known, "promoted", "Ids moved from the delayed to the ready ones.", "queue")
+        self.repushed = Counted(r, known, "repushed", "Ids that were missing in Redis and were pushed again.", "queue")
+        self.claimed = Counted(r, known, "claimed", "Tasks claimed by a worker.", "queue", "type")
+        self.dropped = Counted(r, known, "dropped", "Popped ids that no pending row stood behind (ghosts).", "queue")
+        self.finished = Counted(r, known, "finished", "Claimed tasks settled, by outcome.", "queue", "type", "outcome")
+        self.retried = Counted(r, known, "retried", "Failed attempts that are tried again.", "type", "attempt")
+        self.dead = Counted(r, known, "dead", "Tasks that ended dead.", "type", "reason")
+        self.fenced = Counted(r, known, "fenced", "Results refused because their lease was lost.")
+        self.leases_lost = Counted(r, known, "leases_lost", "Runs whose lease ended before them: their process died.")
+        self.http = Counted(
+            r, known, "http_requests", "Requests to the HTTP API, answered or given up.", "route", "status"
+        )
+        self.http_cut = Counted(r, known, "http_cut", "Connections that the HTTP API closed by itself.", "reason")
         text = "Time from the head of a request to the end of its answer; claims may wait."
         self.http_s = Histogram("tandemq_http_request_seconds", text, ("route",), registry=r, buckets=_SECONDS)
         self.http_s_of: dict[str, Histogram] = {}
@@ -90,18 +60,19 @@ class _Meters:
         self.finish_size = Histogram("tandemq_finish_batch_size", "Tasks of one finish.", registry=r, buckets=_SIZES)
         self.claim_s = Histogram("tandemq_claim_seconds", "Time of one claim.", registry=r, buckets=_SECONDS)
         self.finish_s = Histogram("tandemq_finish_seconds", "Time of one finish.", registry=r, buckets=_SECONDS)
-        self.wait_s = Timed(r, "queue_latency_seconds", "From due to begun.", "queue", WAIT_S, OTHER)
-        self.run_s = Timed(r, "run_seconds", "Run time of attempts that ended.", "type", RUN_S, OTHER)
-        self.database_errors = _Counted(r, "database_errors", "Failed tries of the database, by class.", "class")
-        self.redis_errors = _Counted(r, "redis_errors", "Failed calls of Redis, by class.", "class")
-        self.breaker_opened = _Counted(r, "breaker_opened", "Times that pushes began to fail at once.")
+        self.wait_s = Timed(r, "queue_latency_seconds", "From due to begun.", "queue", WAIT_S, known)
+        self.run_s = Timed(r, "run_seconds", "Run time of attempts that ended.", "type", RUN_S, known)
+        self.database_errors = Counted(r, known, "database_errors", "Failed tries of the database, by class.", "class")
+        self.redis_errors = Counted(r, known, "redis_errors", "Failed calls of Redis, by class.", "class")
+        self.breaker_opened = Counted(r, known, "breaker_opened", "Times that pushes began to fail at once.")
         text = "Processes whose pushes fail at once, because Redis was away when it was last tried."
         self.breaker_open = Gauge("tandemq_breaker_open", text, registry=r, multiprocess_mode="sum")
         self.breaker_open.set(0)  # a process goes on with the values of the one whose place it takes
 
 
 _making = threading.Lock()
-_is_made = _is_numbered = False
+_is_made = False
+_number: int | None = None
 _meters: _Meters | None = None
 
 
@@ -125,7 +96,7 @@ def _forget() -> None:
     What a numbered process forks is not counted: its files are its parent's.
     """
     global _making, _is_made, _meters
-    _making, _is_made, _meters = threading.Lock(), _is_numbered, None
+    _making, _is_made, _meters = threading.Lock(), _number is not None, None
 
 
 os.register_at_fork(after_in_child=_forget)
@@ -183,7 +154,7 @@ def number_process(number: int) -> None:
 
     A process that takes the place of one that died goes on with its files: nothing is lost, no counter goes back.
     """
-    global _is_made, _meters, _is_numbered
+    global _is_made, _meters, _number
     try:
         from prometheus_client import values
     except ImportError:
@@ -195,12 +166,12 @@ def number_process(number: int) -> None:
         return number if os.getpid() == pid else os.getpid()
 
     values.ValueClass = values.MultiProcessValue(identity)  # type: ignore[no-untyped-call]
-    _is_made, _meters, _is_numbered = False, None, True
+    _is_made, _meters, _number = False, None, number
 
 
 def is_numbered() -> bool:
     """Whether this process is one of several; those that it starts must be numbered too."""
-    return _is_numbered
+    return _number is not None
 
 
 @contextlib.contextmanager
@@ -212,7 +183,7 @@ def shared_folder() -> Iterator[None]:
     if os.environ.get(MULTIPROC_DIR):
         yield
         return
-    with tempfile.TemporaryDirectory(prefix="tandemq-metrics-", ignore_cleanup_errors=True) as folder:
+    with own_folder() as folder:
         os.environ[MULTIPROC_DIR] = folder
         number_process(0)
         try:
@@ -286,6 +257,12 @@ def dead(meters: _Meters, counts: Mapping[tuple[str, str], int]) -> None:
 def fenced(meters: _Meters, n: int) -> None:
     """Results that came after their lease was lost."""
     meters.fenced.add((((), n),))
+
+
+@_recorded
+def leases_lost(meters: _Meters, n: int) -> None:
+    """Begun runs that were ended because their process, or its contact with the database, was gone."""
+    meters.leases_lost.add((((), n),))
 
 
 @_recorded

@@ -27,6 +27,14 @@ class Service(Protocol):
         ...
 
 
+class PartlyDone(Exception):
+    """Raised by a ``step`` that did what it could: no good turn, but the next one is wanted as usual, in ``wait_s``."""
+
+    def __init__(self, message: str, wait_s: float) -> None:
+        super().__init__(message)
+        self.wait_s = wait_s
+
+
 class Throttle:
     """Logs the first event of a kind at once and the next ones at most every ``every_s`` seconds, with a count.
 
@@ -106,6 +114,9 @@ class Loop:
         """One guarded step: its own answer, or the pause that its error earned."""
         try:
             wait_s = self._service.step()
+        except PartlyDone as partly:
+            self._throttle(logging.WARNING, "partly", f"{self.name}: {partly}")
+            return max(0.0, partly.wait_s)
         except Exception as exc:  # the loop outlives MySQL, Redis and bugs; nothing else would restart it
             return self._failed(exc)
         if self._failures:

@@ -8,6 +8,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from tandemq.series import OTHER, Known
+
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
@@ -25,13 +27,15 @@ class Timed:
     """A histogram by one label of names that users make up: after ``MAX_TIMED`` of them further ones are ``other``."""
 
     def __init__(
-        self, registry: CollectorRegistry, name: str, text: str, label: str, buckets: tuple[float, ...], other: str
+        self, registry: CollectorRegistry, name: str, text: str, label: str, buckets: tuple[float, ...], known: Known
     ) -> None:
         from prometheus_client import Histogram
 
         self.histogram = Histogram(f"tandemq_{name}", text, (label,), registry=registry, buckets=buckets)
-        self._bounds, self._other = buckets, other
+        self._bounds = buckets
         self._series: dict[str, tuple[list[Inc], Inc]] = {}
+        for (value,) in known.of(f"tandemq_{name}", (label,)):
+            self._make(value)
 
     def add(self, observed: Sequence[tuple[str, float, int]]) -> None:
         """(label, seconds, for how many tasks that stands)."""
@@ -54,7 +58,7 @@ class Timed:
             series[label][1](seconds)
 
     def _make(self, label: str) -> tuple[list[Inc], Inc]:
-        known = label if len(self._series) < MAX_TIMED else self._other
+        known = label if len(self._series) < MAX_TIMED else OTHER
         histogram = self.histogram.labels(known)
         # The library has no way to observe one value several times; its buckets are not cumulative inside.
         made = self._series[label] = [bucket.inc for bucket in histogram._buckets], histogram._sum.inc

@@ -1,7 +1,8 @@
 """Does the worker here do its work just now? A real question to both servers, and the worker's own last word.
 
 For container probes: bounded in time however the servers hang, and red when a worker only looks alive. The worker's
-record moves with every heartbeat, and says ``stuck`` when one of its loops, or a child's look for work, turns no more.
+record moves with every heartbeat, and says ``stuck`` when one of its loops, or a child's look for work, turns no more,
+``late`` when the turns of a loop go on failing.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tandemq.broker.protocol import Broker
 from tandemq.core.clock import Clock, SystemClock
 from tandemq.core.errors import Unavailable
+from tandemq.core.task import Level
 from tandemq.doctor import unsafe
 from tandemq.links import Links
 from tandemq.store.answers import WorkerRecord
@@ -22,12 +25,18 @@ from tandemq.store.answers import WorkerRecord
 LIMIT_S = 2.5
 #: Beats of the heart that may be missed, and never less patience than this.
 BEATS, LEAST_S = 3, 10.0
+#: Levels whose keys are looked at.
+MAX_LEVELS = 200
 GOOD_STATES = frozenset({"running", "draining"})
+_MEANING = {
+    "stuck": ": a part of it hangs, start it anew",
+    "late": ": a loop of it has had no good turn lately, its log says why",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vitals:
-    """What was found. ``database`` and ``redis``: "" or why there is no answer. ``workers``: what is wrong with them.
+    """What was found. ``database`` and ``redis``: "" or why not. ``workers``: what is wrong with them.
 
     ``warnings``: settings of the servers under which tasks or ids can be lost; they make nothing unhealthy.
     """
@@ -99,12 +108,25 @@ def look(links: Links, *, worker: str | None = None, every: bool = False, max_ag
         records, written = _Asked(lambda: store.workers(alive_s=age_s)), _Asked(broker.check_writable)
         found, database = records.get(clock, until)
         _, redis = written.get(clock, until)
+        if not redis:
+            redis = _Asked(lambda: _foreign_keys(broker)).get(clock, until)[0] or ""
         warnings: Sequence[Any] = ()
         if not database and not redis:
             warnings = _Asked(lambda: unsafe(store, broker)).get(clock, until)[0] or ()
     wrong = [] if database else _wrong(found, worker, every=every, age_s=age_s)
     sentences = tuple(finding.sentence for finding in warnings)
     return Vitals(database=database, redis=redis, workers=tuple(wrong), warnings=sentences)
+
+
+def _foreign_keys(broker: Broker) -> str:
+    """Keys of ours of which somebody made something else: no id gets through there, though Redis answers."""
+    levels = [Level(queue, priority) for queue in sorted(broker.queues()) for priority in sorted(broker.levels(queue))]
+    wrong = broker.wrong_types(levels[:MAX_LEVELS])
+    if not wrong:
+        return ""
+    key, kind = min(wrong.items())
+    more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+    return f"the key {key} is a {kind} that tandemq did not make{more}: see tandemq doctor"
 
 
 def _wrong(records: Sequence[WorkerRecord], name: str | None, *, every: bool, age_s: float) -> list[str]:
@@ -116,7 +138,11 @@ def _wrong(records: Sequence[WorkerRecord], name: str | None, *, every: bool, ag
     elif not every:
         there = [record for record in there if record.host == host[:255]]
     alive = [record for record in there if record.alive]
-    wrong = [f"worker {record.id} is {record.state}" for record in alive if record.state not in GOOD_STATES]
+    wrong = [
+        f"worker {record.id} is {record.state}{_MEANING.get(record.state, '')}"
+        for record in alive
+        if record.state not in GOOD_STATES
+    ]
     if every:
         wrong += [f"worker {r.id} has been silent for more than {age_s:g} s" for r in there if not r.alive]
     # One record is enough: another that was killed stays listed for an hour, beside the worker that took its place.

@@ -60,3 +60,12 @@ def test_every_alert_says_what_it_means_in_both_lines() -> None:
     for rule in ALERTS:
         assert set(rule["annotations"]) == {"summary", "description"}
         assert rule["labels"]["severity"] in {"warning", "critical"}
+
+
+def test_no_rule_mixes_installs() -> None:
+    """Every series that is put together, or held against another, keeps the label that tells installs apart."""
+    for rule in ALERTS:
+        expression = rule["expr"]
+        for kept in re.findall(r"\b(?:by|on) \(([^)]*)\)", expression):
+            assert "namespace" in kept, rule["alert"]
+        assert not re.search(r"\b(?:sum|max|min|count|avg)\s*\((?!\S* by)", expression), rule["alert"]

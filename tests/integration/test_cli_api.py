@@ -68,7 +68,7 @@ def test_it_serves_says_where_and_ends_well(env: Settings, tmp_path: Path) -> No
         assert api.wait() == 0
         lines = [line for line in api.text().splitlines() if "listening" in line]
         assert len(lines) == 1
-        assert re.fullmatch(r"\S+ \S+ INFO tandemq\.http: listening on http://127\.0\.0\.1:\d+", lines[0])
+        assert re.fullmatch(r"\S+ \S+ INFO \d+ tandemq\.http: listening on http://127\.0\.0\.1:\d+", lines[0])
     with app_of(env) as app:
         assert [app.get(i) is not None for i in (job.json()["id"], last.json["id"])] == [True, True]
 
@@ -98,7 +98,10 @@ def test_an_interrupt_is_an_end_too(env: Settings, tmp_path: Path) -> None:
         assert api.wait() == 0
 
 
-def test_several_processes_share_the_port_the_metrics_and_the_end(env: Settings, tmp_path: Path) -> None:
+@pytest.mark.parametrize("folder_of", ["ours", "the user's"])
+def test_several_processes_share_the_port_the_metrics_and_the_end(
+    env: Settings, tmp_path: Path, folder_of: str
+) -> None:
     def counted(client: httpx.Client) -> float:
         found = re.search(r"^tandemq_enqueued_total\{[^}]*\} (\S+)$", client.get("/metrics").text, re.MULTILINE)
         return float(found[1]) if found else 0.0
@@ -108,7 +111,8 @@ def test_several_processes_share_the_port_the_metrics_and_the_end(env: Settings,
             assert client.post("/jobs", json=TASK).status_code == 201
 
     (folder := tmp_path / "metrics").mkdir()
-    with running(env, tmp_path, "--workers", "2", PROMETHEUS_MULTIPROC_DIR=str(folder)) as api:
+    more = {} if folder_of == "ours" else {"PROMETHEUS_MULTIPROC_DIR": str(folder)}
+    with running(env, tmp_path, "--workers", "2", **more) as api:
         url = api.url
         assert "(2 processes)" in api.text()
         eventually(lambda: len(api.children()) == 2)
@@ -130,10 +134,16 @@ def test_several_processes_share_the_port_the_metrics_and_the_end(env: Settings,
             assert counted(client) == 40, "what a dead process had counted is not lost"
 
         children = api.children()
+        left_by = {file.stem.rpartition("_")[2] for file in tmp_path.rglob("*.db")}
+        if folder_of == "ours":
+            assert left_by == {"0", "1"}, "however many there were"
+        else:  # which has processes of others in it, whose numbers would be the same
+            assert {str(child.pid) for child in children} <= left_by
+            assert not {"0", "1"} & left_by
         api.process.send_signal(signal.SIGTERM)
         assert api.wait() == 0
         assert not [p for p in children if p.is_running()]
-    assert {file.name.rpartition("_")[2] for file in folder.iterdir()} == {"0.db", "1.db"}, "however many there were"
+    assert bool(list(tmp_path.rglob("*.db"))) == (folder_of != "ours")
 
 
 def test_processes_end_when_their_parent_is_killed(env: Settings, tmp_path: Path) -> None:

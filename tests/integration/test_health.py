@@ -90,11 +90,50 @@ def test_a_worker_that_says_that_it_is_stuck_is_red(work: Bench, run: Run) -> No
 def test_one_that_was_killed_does_not_make_the_one_in_its_place_red(work: Bench, run: Run) -> None:
     work.worker("-c", "1").ready()
     eventually(lambda: run()[0] == 0, 60, run)
+    (killed,) = work.app.workers()
     work.workers[0].kill_group()
-    eventually(lambda: run("--max-age", "1")[0] == 1, 30, run)
+
+    def is_missed() -> bool:
+        code, shape = run("--all", "--max-age", "2")
+        return code == 1 and f"worker {killed.id} has been silent" in str(shape["worker"])
+
+    eventually(is_missed, 30, run)
+    assert run("--max-age", "2")[0] == 1
     work.worker("-c", "1").ready()
     eventually(lambda: run("--max-age", "2")[0] == 0, 60, run)
-    assert run("--all", "--max-age", "2")[0] == 1
+    assert is_missed()
+
+
+@pytest.mark.parametrize("key", ["queues", "{default}:ready:0"])
+def test_a_key_that_somebody_made_something_else_of_is_named(
+    work: Bench, run: Run, redis_server: RedisServer, key: str
+) -> None:
+    work.ids("noop", 1)
+    name = f"{work.settings.namespace}:{key}"
+    with redis_server.client() as client:
+        client.delete(name)
+        client.set(name, "somebody's")
+    code, shape = run()
+    assert code == 3
+    assert shape["redis"] == f"the key {name} is a string that tandemq did not make: see tandemq doctor"
+
+
+def test_a_worker_whose_reconciler_fails_every_turn_is_late_and_red(
+    work: Bench, run: Run, mysql_server: MySQLServer, mysql_url: str
+) -> None:
+    work.worker("-c", "1", "--no-mover").ready()
+    eventually(lambda: run()[0] == 0, 60, run)
+    database = mysql_url.rsplit("/", 1)[1]
+    mysql_server.sql("RENAME TABLE tandemq_leaders TO hidden_leaders", database=database)
+
+    def is_late() -> bool:
+        code, shape = run()
+        return code == 1 and "is late: a loop of it has had no good turn lately" in str(shape["worker"])
+
+    eventually(is_late, 90, run)
+    assert run()[1]["database"] == "ok"
+    mysql_server.sql("RENAME TABLE hidden_leaders TO tandemq_leaders", database=database)
+    eventually(lambda: run()[0] == 0, 60, run)
 
 
 def test_the_unsafe_policy_of_redis_is_named(work: Bench, run: Run, redis_server: RedisServer) -> None:

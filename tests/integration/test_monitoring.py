@@ -162,6 +162,25 @@ def test_a_killed_child_loses_no_count_and_adds_no_file(work: Bench, tmp_path: P
     assert not folder.exists()
 
 
+def test_a_lease_that_is_lost_is_counted_from_zero_and_a_folder_left_behind_goes_with_the_next(
+    work: Bench, tmp_path: Path
+) -> None:
+    (tmp_path / "t").mkdir()
+    worker = work.worker("-c", "2", *ON_PAGE, TMPDIR=str(tmp_path / "t")).ready()
+    assert scrape(worker).value("leases_lost_total") == 0
+    work.app.enqueue("hold", {"until": str(tmp_path / "gate")})
+    eventually(lambda: scrape(worker).value("slots", state="busy") == 1, 60)
+    (child,) = worker.children()
+    os.kill(child.pid, signal.SIGKILL)
+    eventually(lambda: scrape(worker).value("leases_lost_total") == 1, 60)
+    worker.kill_group()
+    (left,) = (tmp_path / "t").glob("tandemq-metrics-*")
+    second = work.worker("-c", "2", *ON_PAGE, TMPDIR=str(tmp_path / "t")).ready()
+    (own,) = (tmp_path / "t").glob("tandemq-metrics-*")
+    assert own != left
+    assert scrape(second).value("leases_lost_total") == 0
+
+
 def test_levels_are_seen_while_they_last(work: Bench, tmp_path: Path) -> None:
     worker = work.worker("-c", "2", *ON_PAGE).ready()
     gate = tmp_path / "gate"

@@ -21,6 +21,11 @@ from tests.workers import Bench, bench, environment
 QUICK = {"reconcile_s": 0.3, "mover_s": 0.05, "heartbeat_s": 0.5, "grace_s": 1.0}
 COLOUR = re.compile(r"\x1b\[[0-9;]*3[0-7][;m]")
 Open = Callable[..., Terminal]
+#: Starts the program that follows where no SIGWINCH arrives.
+UNTOLD = (
+    "import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGWINCH]);"
+    " os.execv(sys.argv[1], sys.argv[1:])"
+)
 
 
 @pytest.fixture
@@ -36,8 +41,12 @@ def opened() -> Iterator[Open]:
     """``opened(settings)``: ``tandemq top`` in a terminal."""
     made: list[Terminal] = []
 
-    def start(settings: Settings, *, columns: int = 110, lines: int = 24, **variables: str) -> Terminal:
+    def start(
+        settings: Settings, *, columns: int = 110, lines: int = 24, is_told: bool = True, **variables: str
+    ) -> Terminal:
         command = [sys.executable, "-m", "tandemq", "top", "--interval", "0.3"]
+        if not is_told:
+            command = [sys.executable, "-c", UNTOLD, *command]
         made.append(Terminal(command, environment(settings, **variables), columns=columns, lines=lines))
         return made[-1]
 
@@ -121,10 +130,12 @@ def test_rates_waits_and_busy_slots_of_running_work(work: Bench, opened: Open) -
     assert row(shown, "alpha")[2] in {"1/2", "2/2"}
 
 
-def test_small_and_changing_terminals(work: Bench, opened: Open) -> None:
+@pytest.mark.parametrize("is_told", [True, False], ids=["told", "not told"])
+def test_small_and_changing_terminals(work: Bench, opened: Open, is_told: bool) -> None:
+    """Also where the signal that tells of a new size does not come through."""
     for i in range(30):
         work.ids("noop", 1, queue=f"queue{i:02}")
-    top = opened(work.settings, columns=70, lines=12)
+    top = opened(work.settings, columns=70, lines=12, is_told=is_told)
     screen = top.shows("queue00")
     assert "queue29" not in screen
     top.keys("G")

@@ -106,6 +106,12 @@ def test_a_certificate_is_checked_by_mysqlclient_too() -> None:
     assert "ssl_mode" not in query("mysql+pymysql://u@h/d?ssl_ca=/x")
 
 
+@pytest.mark.parametrize(("option", "told"), [("nonsense=1", "'nonsense'"), ("connect_timeout=soon", "soon")])
+def test_an_option_that_no_driver_knows_is_a_fault_of_the_settings(option: str, told: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"option of TANDEMQ_DATABASE_URL .*{told}"):
+        connect(Settings(database_url=f"mysql+pymysql://u@127.0.0.1:1/d?{option}", redis_url="redis://x")).ping()
+
+
 def test_a_driver_that_is_not_installed_is_named_with_the_cure(mysqlclient: Callable[[str], None]) -> None:
     mysqlclient("absent")
     with pytest.raises(ConfigurationError, match=r"pip install 'tandemq\[fast\]'"):

@@ -92,6 +92,11 @@ def _worker_drains(c: Case) -> int:
     return c.put()
 
 
+def _worker_late(c: Case) -> int:
+    c.worker(state="late")
+    return c.put()
+
+
 def _unknown(c: Case) -> int:
     task_id = c.put("stranger")
     c.clock.advance(1)
@@ -265,6 +270,11 @@ CASES: list[tuple[Callable[[Case], int], str]] = [
         _worker_drains,
         f"is ready since {T}00.000000Z, but no live worker serves the queue 'default'; the last one that did, w-1, was"
         f" seen at {T}00.000000Z.",
+    ),
+    (
+        _worker_late,
+        f"is ready since {T}00.000000Z and waits its turn: no task is ahead of it in the queue 'default', which 1 live"
+        " worker serves; but w-1 is late, see tandemq health.",
     ),
     (_unknown, f"waits since {T}01.000000Z for a worker that knows its type 'stranger', next look at {T}02.000000Z."),
     (

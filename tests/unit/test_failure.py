@@ -20,6 +20,26 @@ from tandemq.core.failure import (
     describe,
     failure,
 )
+from tandemq.core.masking import Mask
+
+
+def test_secrets_of_the_settings_are_not_in_what_is_stored_however_it_is_cut() -> None:
+    secret = "-".join(("s3cret", "pw"))
+    try:
+        try:
+            raise ConnectionError(f"mysql://u:{secret}@h" + "x" * 475 + secret)
+        except ConnectionError as cause:
+            text = f"{secret} of " + "y" * (MAX_MESSAGE_BYTES - 20) + secret
+            error = ExceptionGroup(text, [ValueError(secret)])
+            error.add_note("z" * 495 + secret)
+            raise error from cause
+    except ExceptionGroup as raised:
+        found = describe(raised, Mask([secret]))
+    assert found.message.startswith("*** of ")
+    assert "caused by ConnectionError: mysql://u:***@h" in found.traceback
+    for told in (found.message, found.traceback):
+        assert "s3cret-" not in told
+    assert "password=mine" in describe(ValueError("password=mine")).message  # what is a user's own stays
 
 
 class StrRaises(Exception):

@@ -33,13 +33,15 @@ SETTINGS = Settings.load(
 def root() -> Iterator[logging.Logger]:
     """The root logger as in a process that has just started."""
     root = logging.getLogger()
-    handlers, level, hooks = root.handlers[:], root.level, (sys.excepthook, threading.excepthook)
+    handlers, level, last = root.handlers[:], root.level, logging.lastResort
+    hooks = sys.excepthook, threading.excepthook, sys.unraisablehook
     root.handlers[:] = []
     yield root
     root.handlers[:] = handlers
     root.setLevel(level)
     logging.captureWarnings(False)
-    sys.excepthook, threading.excepthook = hooks
+    sys.excepthook, threading.excepthook, sys.unraisablehook = hooks
+    logging.lastResort = last
 
 
 def said(root: logging.Logger, **how: Any) -> io.StringIO:
@@ -144,10 +146,115 @@ def test_what_has_no_secret_is_left_as_it_is() -> None:
     assert mask("see https://u@example.org/x for y@z") == "see https://***@example.org/x for y@z"
 
 
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ("Authorization: Basic dXNlcjpodW50ZXIy, more", "Authorization: ***, more"),
+        ("{'authorization': 'Bearer a.b-c'}", "{'authorization': '***'}"),
+        ("password='my secret phrase' at h", "password='***' at h"),
+        (r"{\"password\": \"hunter2\", \"a\": 1}", r"{\"password\": \"***\", \"a\": 1}"),
+        ('{"password": "two words"}', '{"password": "***"}'),
+        ("pwd='cut off", "pwd='*** off"),
+        ("?password=a&x=1", "?password=***&x=1"),
+        ("password: '' is empty, the password is wrong", "password: '' is empty, the password is wrong"),
+    ],
+)
+def test_what_is_called_a_password_is_hidden_however_it_is_quoted(text: str, masked: str) -> None:
+    assert Mask()(text) == masked
+
+
 def test_an_application_that_logs_its_own_way_is_left_alone(root: logging.Logger) -> None:
     root.handlers[:] = [own := logging.NullHandler()]
     logs.configure("worker", log_format="json", level="debug")
     assert root.handlers == [own]
+
+
+@pytest.mark.parametrize("sets_up", [True, False])
+def test_a_child_leaves_the_log_to_the_application_it_imports_as_its_worker_does(
+    root: logging.Logger, sets_up: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root.handlers[:] = []
+    root.setLevel(logging.WARNING)
+    logs.configure("child", log_format="json", level="info", secrets=["canary-1"], is_loaded=False)
+    logging.getLogger("shop").warning("while it is imported: %s", "canary-1")
+    if sets_up:
+        logging.basicConfig(format="own %(message)s", level="INFO")
+    logs.loaded()
+    logging.getLogger("shop").info("hello")
+    first, second = capsys.readouterr().err.splitlines()
+    assert json.loads(first)["message"] == "while it is imported: ***"
+    assert second == "own hello" if sets_up else json.loads(second)["message"] == "hello"
+
+
+def test_what_a_call_gives_as_extra_is_in_the_object_and_hides_nothing_of_ours(
+    root: logging.Logger, running: CurrentTask
+) -> None:
+    out = json_lines(root)
+    extra = {
+        "order": {"id": 5, "note": f"by {SECRET}", "api_password": "hidden-canary"}, "ts": "mine", "level": "mine",
+        "worker": "mine", "cost": float("nan"), "who": object, "authorization": "canary", "tags": ("a", 1),
+    }  # fmt: skip
+    logging.getLogger("shop").info("paid", extra=extra)
+    line = json.loads(out.getvalue(), parse_constant=pytest.fail)
+    assert line["order"] == {"id": 5, "note": "by ***", "api_password": "***"}
+    assert (line["level"], line["worker"], line["task_id"], line["message"]) == ("info", "w-1", 7, "paid")
+    assert line["ts"] != "mine"
+    assert line["tags"] == ["a", 1]
+    assert "canary" not in out.getvalue()
+
+
+@pytest.mark.parametrize("log_format", ["json", "text"])
+def test_a_log_call_with_wrong_arguments_is_one_line_without_them(
+    root: logging.Logger, log_format: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = said(root, log_format=log_format, secrets=SETTINGS.secrets())
+    logging.getLogger("shop").info("%d tasks", SETTINGS.database_url)
+    (line,) = out.getvalue().splitlines()
+    assert "%d tasks (wrong arguments of a log call: TypeError)" in line
+    assert ENCODED not in line
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("log_format", ["json", "text"])
+def test_a_record_that_cannot_be_written_is_one_line_without_its_contents(
+    root: logging.Logger, log_format: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Odd:
+        def __str__(self) -> str:
+            raise LookupError(SECRET)
+
+    out = said(root, log_format=log_format, secrets=SETTINGS.secrets())
+    logging.getLogger("shop").info("odd", extra={"task_id": Odd(), "x": Odd()})
+    (line,) = out.getvalue().splitlines()
+    assert "cannot be written: LookupError" in line
+    assert "shop" not in line or json.loads(line)["logger"] == "tandemq"
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("log_format", ["json", "text"])
+def test_what_nobody_catches_is_masked_in_every_format(
+    root: logging.Logger, log_format: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = said(root, log_format=log_format, secrets=SETTINGS.secrets())
+
+    class Broken:
+        def __del__(self) -> None:
+            raise LookupError(f"while it went: {SECRET}")
+
+    def broken() -> None:
+        raise LookupError(f"in a thread: {SECRET}")
+
+    thread = threading.Thread(target=broken, name="side")
+    thread.start()
+    thread.join()
+    Broken()
+    sys.excepthook(LookupError, LookupError(f"at the end: {SECRET}"), None)
+    for what in ("in a thread: ***", "while it went: ***", "at the end: ***"):
+        assert what in out.getvalue()
+    assert SECRET not in out.getvalue()
+    assert capsys.readouterr().err == ""
+    if log_format == "json":
+        assert len([json.loads(line) for line in out.getvalue().splitlines()]) == 3
 
 
 def test_the_level_of_the_settings_counts(root: logging.Logger) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,9 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from tandemq import metrics
+from tandemq.ownfolder import PREFIX, own_folder
+from tandemq.series import MAX_SERIES, OTHER
+from tandemq.timing import MAX_TIMED
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +99,7 @@ def test_attempts_from_the_tenth_on_are_one_label() -> None:
 
 
 def test_names_beyond_the_limit_are_counted_together_and_keep_their_outcome() -> None:
-    for i in range(metrics.MAX_SERIES):
+    for i in range(MAX_SERIES):
         metrics.finished({(f"q{i}", "send", "succeeded"): 1}, 0.001)
     for i in range(50):
         metrics.finished({(f"tenant{i}", "send", "dead"): 2}, 0.001)
@@ -103,12 +107,12 @@ def test_names_beyond_the_limit_are_counted_together_and_keep_their_outcome() ->
 
     assert value("finished_total", queue="q0", type="send", outcome="succeeded") == 2
     assert value("finished_total", queue="tenant0", type="send", outcome="dead") is None
-    assert value("finished_total", queue=metrics.OTHER, type=metrics.OTHER, outcome="dead") == 100
+    assert value("finished_total", queue=OTHER, type=OTHER, outcome="dead") == 100
 
 
 def test_types_and_attempts_that_other_programs_make_up_are_bounded_too() -> None:
     """Rows of other SQL: any type, any number of attempts."""
-    for i in range(3 * metrics.MAX_SERIES):
+    for i in range(3 * MAX_SERIES):
         metrics.dead({(f"junk{i}", "unknown_task" if i % 2 else "expired"): 1})
         metrics.retried({(f"junk{i}", i % 40 - 3): 1})
 
@@ -117,9 +121,9 @@ def test_types_and_attempts_that_other_programs_make_up_are_bounded_too() -> Non
     for name, labels in (("tandemq_dead", 2), ("tandemq_retried", 11)):
         (metric,) = [m for m in registry.collect() if m.name == name]
         samples = [s for s in metric.samples if s.name == f"{name}_total"]
-        assert sum(s.value for s in samples) == 3 * metrics.MAX_SERIES
-        assert len(samples) <= metrics.MAX_SERIES + labels
-    assert value("dead_total", type=metrics.OTHER, reason="expired") == metrics.MAX_SERIES
+        assert sum(s.value for s in samples) == 3 * MAX_SERIES
+        assert len(samples) <= MAX_SERIES + labels
+    assert value("dead_total", type=OTHER, reason="expired") == MAX_SERIES
 
 
 def test_a_label_set_is_looked_up_in_the_library_once_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,6 +243,50 @@ def test_several_processes_become_one_page_in_the_librarys_multiprocess_mode(tmp
     assert registry.get_sample_value("tandemq_finished_total", labels) == 42
     assert registry.get_sample_value("tandemq_finish_batch_size_sum", {}) == 42
     assert registry.get_sample_value("tandemq_finish_seconds_count", {}) == 2
+
+
+CHILD = """
+import sys
+from tandemq import metrics
+metrics.number_process(1)
+for n in range(300):
+    metrics.dropped(f"q{sys.argv[1]}-{n}", 1)
+    metrics.ran([(f"q{sys.argv[1]}-{n}", "t", 0.1, 0.1, 1)])
+"""
+
+
+def test_processes_that_follow_each_other_share_the_bound_of_their_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for k in range(4):
+        python(f"import sys; sys.argv = ['', '{k}']{CHILD}", PROMETHEUS_MULTIPROC_DIR=str(tmp_path))
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, path=str(tmp_path))
+    samples = [s for metric in registry.collect() for s in metric.samples]
+    dropped = {s.labels["queue"]: s.value for s in samples if s.name == "tandemq_dropped_total"}
+    assert sum(dropped.values()) == 1200
+    assert len(dropped) == MAX_SERIES + 1
+    assert dropped["q0-7"] == 1
+    waited = {s.labels["queue"]: s.value for s in samples if s.name == "tandemq_queue_latency_seconds_count"}
+    assert sum(waited.values()) == 1200
+    assert len(waited) == MAX_TIMED + 1
+
+
+def test_a_folder_of_its_own_goes_with_its_process_and_one_left_behind_with_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left = tmp_path / f"{PREFIX}of-one-that-was-killed"
+    left.mkdir()
+    (left / "lock").touch()
+    (left / "counter_1.db").touch()
+    being_made = tmp_path / f"{PREFIX}of-one-that-starts-now"
+    being_made.mkdir()
+    with own_folder() as first:
+        assert not left.exists()
+        with own_folder() as second:
+            assert {str(path) for path in tmp_path.iterdir()} == {first, second, str(being_made)}
+    assert list(tmp_path.iterdir()) == [being_made]
 
 
 FORK = """

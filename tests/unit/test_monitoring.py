@@ -1,4 +1,4 @@
-"""The page and its parts without servers: bounded in time, in labels and in requests, and never broken by one part."""
+"""The page and its parts without servers: bounded in labels and in requests, and never broken by one part."""
 
 from __future__ import annotations
 
@@ -8,22 +8,17 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from random import Random
 from typing import Any
 
 import pytest
 
 from tandemq import metrics
-from tandemq.broker.facts import Sample
-from tandemq.core.errors import BrokerUnavailable, ConfigurationError, StoreUnavailable
-from tandemq.core.task import Level
-from tandemq.metrics import MAX_SERIES, OTHER
-from tandemq.monitoring import Exposition, Installed, Listener, Look, Reading, Ticks, server
-from tandemq.monitoring.gauges import GAUGES
+from tandemq.core.errors import ConfigurationError, StoreUnavailable
+from tandemq.monitoring import Exposition, Listener, Reading, Ticks, server
 from tandemq.monitoring.server import REQUESTS
+from tandemq.series import OTHER
 from tandemq.service import Loop
-from tandemq.store.facts import Levels
 from tandemq.testing import FakeClock
 from tests.waiting import eventually
 
@@ -33,172 +28,6 @@ def fresh() -> Iterator[None]:
     metrics._forget()
     yield
     metrics._forget()
-
-
-# A look
-
-
-def test_an_answer_is_good_for_a_second_and_one_that_took_long_for_longer() -> None:
-    clock, asked, cost_s = FakeClock(), [0], 0.0
-
-    def ask() -> int:
-        asked[0] += 1
-        clock.advance(cost_s)
-        return asked[0]
-
-    look = Look("x", ask, clock)
-    assert look.get() == look.get() == 1
-    clock.advance(1.01)
-    cost_s = 0.5
-    assert look.get() == 2
-    clock.advance(9.0)
-    assert look.get() == 2
-    clock.advance(1.1)
-    assert look.get() == 3
-
-
-def test_many_that_want_to_know_ask_once_and_one_that_hangs_is_waited_for_once() -> None:
-    gate, asked = threading.Event(), []
-
-    def ask() -> str:
-        asked.append(1)
-        gate.wait(30)
-        return "at last"
-
-    look = Look("x", ask, FakeClock(), wait_s=0.05)
-    answers: list[str | None] = []
-    threads = [threading.Thread(target=lambda: answers.append(look.get())) for _ in range(10)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert answers == [None] * 10
-    assert asked == [1]
-    gate.set()
-    assert eventually(look.get) == "at last"
-
-
-def test_a_look_that_fails_gives_no_old_answer() -> None:
-    clock, away = FakeClock(), [False]
-
-    def ask() -> int:
-        if away[0]:
-            raise StoreUnavailable("gone")
-        return 1
-
-    look = Look("x", ask, clock)
-    assert look.get() == 1
-    away[0] = True
-    clock.advance(2)
-    assert look.get() is None
-    away[0] = False
-    clock.advance(2)
-    assert look.get() == 1
-
-
-# The install
-
-
-class Store:
-    def __init__(self, **changes: Any) -> None:
-        self.away = False
-        self.levels = Levels(**({
-            "now": datetime(2026, 12, 1, 12, tzinfo=UTC), "queues": {}, "dead": 0, "dead_capped": False,
-            "oldest_s": {}, "workers": {}, "slots": {}, "paused": frozenset(), "unled_s": {},
-        } | changes))  # fmt: skip
-        self.counted: list[tuple[str, str, str, int]] = []
-
-    def levels_now(self, *, alive_s: float) -> Levels:
-        if self.away:
-            raise StoreUnavailable("gone")
-        return self.levels
-
-    def outcomes(self, limit: int) -> list[tuple[str, str, str, int]]:
-        if self.away:
-            raise StoreUnavailable("gone")
-        return self.counted[:limit]
-
-
-class Broker:
-    def __init__(self) -> None:
-        self.away = False
-        self.first_ms: dict[Level, float] = {}
-
-    def ping(self) -> None:
-        if self.away:
-            raise BrokerUnavailable("gone")
-
-    def queues(self) -> frozenset[str]:
-        return frozenset({"q"})
-
-    def levels(self, queue: str) -> frozenset[int]:
-        return frozenset({0, 10})
-
-    def depth(self, level: Level) -> int:
-        return 5
-
-    def delayed_sample(self, level: Level, size: int) -> Sample:
-        first = self.first_ms.get(level)
-        return Sample((b"1",), 7, (first,)) if first is not None else Sample()
-
-
-def readings(store: Store, broker: Broker, clock: FakeClock | None = None) -> dict[tuple[str, ...], float]:
-    installed = Installed(store, broker, clock or FakeClock(), alive_s=30)  # type: ignore[arg-type]
-    found = {(r.name.removeprefix("tandemq_"), *r.labels): r.value for r in installed()}
-    for r in installed():
-        assert len(r.labels) == len(GAUGES[r.name].labels)
-    return found
-
-
-def test_either_server_is_read_without_the_other() -> None:
-    store, broker = Store(), Broker()
-    both = readings(store, broker)
-    assert both["database_up",] == both["redis_up",] == 1
-    store.away = True
-    found = readings(store, broker)
-    assert (found["database_up",], found["redis_up",]) == (0, 1)
-    assert found["redis_ids", "q", "10", "ready"] == 5
-    assert not any(name[0] in {"dead_tasks", "mover_lag_seconds", "task_outcomes"} for name in found)
-    store.away, broker.away = False, True
-    found = readings(store, broker)
-    assert (found["database_up",], found["redis_up",]) == (1, 0)
-    assert found["dead_tasks",] == 0
-    assert not any(name[0] == "redis_ids" for name in found)
-
-
-def test_the_movers_lag_is_told_by_the_databases_clock() -> None:
-    store, broker, clock = Store(), Broker(), FakeClock()
-    now_ms = store.levels.now.timestamp() * 1000
-    broker.first_ms = {Level("q", 0): now_ms - 4000, Level("q", 10): now_ms - 9000}
-    assert readings(store, broker, clock)["mover_lag_seconds", "q"] == pytest.approx(9, abs=0.01)
-    broker.first_ms = {Level("q", 0): now_ms + 60_000}
-    assert readings(store, broker, clock)["mover_lag_seconds", "q"] == 0
-
-
-def test_many_queues_are_folded_into_one() -> None:
-    counts = {"ready": 1, "scheduled": 2, "retrying": 0, "running": 0}
-    queues = {f"q{n:04}": counts | {"priorities": {"0": counts}} for n in range(1000)}
-    found = readings(Store(queues=queues), Broker())
-    assert sum(n for name, n in found.items() if name[0] == "open_tasks" and name[3] == "ready") == 1000
-    assert found["open_tasks", OTHER, OTHER, "scheduled"] == 2 * (1000 - MAX_SERIES // 4)
-    assert sum(name[0] == "open_tasks" for name in found) == MAX_SERIES + 4
-
-
-def test_counts_that_are_not_exact_are_marked() -> None:
-    counts = {"ready": 1, "scheduled": 2, "retrying": 0, "running": 0}
-    queues = {"a": counts | {"priorities": {"0": counts}, "capped": True}, "b": counts | {"priorities": {"0": counts}}}
-    found = readings(Store(queues=queues, dead=9, dead_capped=True), Broker())
-    assert [found["open_tasks_capped", q] for q in "ab"] == [1, 0]
-    assert found["dead_tasks_capped",] == 1
-
-
-def test_what_has_not_happened_yet_is_zero() -> None:
-    store = Store()
-    store.counted = [("q", "t", "succeeded", 8)]
-    found = readings(store, Broker())
-    assert found["task_outcomes", "q", "t", "succeeded"] == 8
-    assert found["task_outcomes", "q", "t", "dead"] == 0
-    assert found["workers", "running"] == 0
 
 
 # Loops
@@ -334,20 +163,48 @@ def test_clients_that_say_nothing_do_not_fill_the_listener_for_ever(
     began = time.monotonic()
     idle = [socket.create_connection(listener.address, timeout=10) for _ in range(3 * REQUESTS)]
     try:
-        for beyond in idle[REQUESTS:]:
-            assert beyond.recv(1) == b""
+        for oldest in idle[: 2 * REQUESTS]:
+            assert oldest.recv(1) == b""
         assert time.monotonic() - began < 2.0  # at once, not when their time is up
-        eventually(lambda: _quietly(listener), 30)
+        for newest in idle[2 * REQUESTS :]:
+            assert newest.recv(1) == b""
     finally:
         for s in idle:
             s.close()
 
 
-def _quietly(listener: Listener) -> bool:
+def test_a_probe_is_answered_while_as_many_as_may_trickle(
+    serve: Callable[..., Listener], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server._Handler, "timeout", 2.0)
+    listener = serve()
+    slow = [socket.create_connection(listener.address, timeout=10) for _ in range(REQUESTS)]
+    began, closed = time.monotonic(), set[int]()
     try:
-        return get(listener, "/health/live")[0] == 200
-    except OSError:
-        return False
+        while len(closed) < REQUESTS:
+            for n, each in enumerate(slow):
+                try:
+                    each.send(b"G")
+                except OSError:
+                    closed.add(n)
+            assert get(listener, "/health/live")[0] == 200
+            assert time.monotonic() - began < 60  # each byte comes in time, the request does not
+            time.sleep(0.1)
+    finally:
+        for s in slow:
+            s.close()
+
+
+def test_it_listens_on_ipv6_and_asks_no_name_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "getfqdn", lambda *_: pytest.fail("a name was asked for"))
+    listener = Listener("::", 0, Exposition([]), Well())
+    listener.start()
+    try:
+        for host in ("[::1]", "127.0.0.1"):
+            with urllib.request.urlopen(f"http://{host}:{listener.address[1]}/health/live", timeout=10) as answer:
+                assert answer.status == 200
+    finally:
+        listener.stop()
 
 
 def test_a_port_that_is_not_to_be_had_is_named(serve: Callable[..., Listener]) -> None:

@@ -66,14 +66,14 @@ def test_a_child_that_looks_for_no_work_is_late_and_then_stuck(child: Any, clock
     watch = watch_of(child, clock)
     child.arena.note_fetch(clock.monotonic())
     clock.advance(19)
-    assert (watch.not_ready(), watch.is_stuck) == ([], False)
+    assert (watch.not_ready(), watch.state) == ([], "running")
     clock.advance(2)
     assert watch.not_ready() == ["a child has not looked for work for 21 s"]
-    assert not watch.is_stuck
+    assert watch.state == "running"
     clock.advance(45)
-    assert watch.is_stuck
+    assert watch.state == "stuck"
     child.arena.note_fetch(clock.monotonic())
-    assert not watch.is_stuck
+    assert watch.state == "running"
 
 
 def test_without_the_database_nobody_can_look_for_work(child: Any, clock: FakeClock) -> None:
@@ -82,7 +82,7 @@ def test_without_the_database_nobody_can_look_for_work(child: Any, clock: FakeCl
     child.arena.note_fetch(clock.monotonic())
     clock.advance(600)
     keeper.answering_since = None
-    assert not watch.is_stuck
+    assert watch.state == "running"
     keeper.answering_since = clock.monotonic()  # just back: the child has to have time
     assert watch.not_ready() == []
     clock.advance(30)
@@ -93,9 +93,9 @@ def test_a_child_that_stops_or_is_gone_is_not_waited_for(child: Any, clock: Fake
     watch = watch_of(child, clock)
     child.told_to_drain = True
     clock.advance(600)
-    assert not watch.is_stuck
+    assert watch.state == "running"
     child.told_to_drain, child.ready = False, False
-    assert not watch.is_stuck
+    assert watch.state == "running"
     assert watch.not_ready() == ["no child process is ready"]
 
 

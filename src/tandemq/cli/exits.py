@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -16,9 +15,10 @@ from typing import Any
 import click
 
 from tandemq.core.errors import ConfigurationError, InvalidTask, TandemQError, Unavailable
+from tandemq.core.masking import Mask
 from tandemq.core.printable import printable
 
-_LOGIN, _PASSWORD = re.compile(r"://\S*@"), re.compile(r"(password=)[^\s&]+", re.IGNORECASE)
+_MASK = Mask()
 FAILED, BAD_INPUT, UNREACHABLE, INTERRUPTED, BROKEN_PIPE = 1, 2, 3, 130, 141
 
 
@@ -40,7 +40,7 @@ def code_of(error: TandemQError) -> int:
 def line_of(error: BaseException) -> str:
     """The error as one printable line. URLs come masked already; the text of a driver may quote one raw."""
     line = " ".join(str(error).split()) or type(error).__name__
-    return printable(_PASSWORD.sub(r"\1***", _LOGIN.sub("://***@", line)))
+    return printable(_MASK(line))
 
 
 class ReaderGone(Exception):

@@ -12,7 +12,7 @@ from tandemq.vitals import Vitals
 
 @click.command()
 @click.option("--worker", metavar="NAME", help="Name or id of a worker, wherever it is; default: those of this host.")
-@click.option("--all", "every", is_flag=True, help="No worker may be silent or stuck, on whatever host.")
+@click.option("--all", "every", is_flag=True, help="No worker may be silent, late or stuck, on whatever host.")
 @click.option("--max-age", "max_age_s", type=flags.SECONDS, help="Oldest heartbeat allowed; default: three beats.")
 @flags.as_json
 @pass_session
@@ -20,7 +20,8 @@ def health(session: Session, /, worker: str | None, every: bool, max_age_s: floa
     """Whether both servers answer and the worker of this host does its work; for container probes.
 
     Exit code 0 only after a real round trip to each server, and with a recent heartbeat of a worker whose loops turn;
-    3 if a server does not answer, 1 if the worker is silent, stuck or not there. Takes three seconds at most.
+    3 if a server does not answer, 1 if the worker is silent, late, stuck or not there. Takes three
+    seconds at most.
     """
     if worker and every:
         raise click.UsageError("--worker and --all exclude each other")

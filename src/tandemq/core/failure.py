@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tandemq.core.lifecycle import Failure
+from tandemq.core.masking import Mask
 
 MAX_MESSAGE_BYTES = 8 * 1024
 MAX_TRACEBACK_BYTES = 32 * 1024
@@ -36,8 +37,9 @@ def _safely(make: Callable[[], object], placeholder: str) -> str:
     return str.__str__(text) if isinstance(text, str) else placeholder
 
 
-def _message(exc: BaseException) -> str:
-    return _safely(lambda: str(exc), "<message could not be printed>")
+def _message(exc: BaseException, mask: Mask) -> str:
+    # Before anything is cut: half a secret would not be found.
+    return mask.known(_safely(lambda: str(exc), "<message could not be printed>"))
 
 
 def _users_frames(frames: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
@@ -46,21 +48,21 @@ def _users_frames(frames: list[traceback.FrameSummary]) -> list[traceback.FrameS
     return frames[first:]
 
 
-def _trace(exc: BaseException) -> str:
+def _trace(exc: BaseException, mask: Mask) -> str:
     frames = _users_frames(traceback.extract_tb(exc.__traceback__, limit=-40))
     # Not format_list: the carets that it draws cost an ast.parse for every frame.
     lines = [f'  File "{f.filename}", line {f.lineno}, in {f.name}\n    {f.line or ""}\n' for f in frames]
     seen, cause = {id(exc)}, exc.__cause__ or exc.__context__
     while cause is not None and id(cause) not in seen and len(seen) < MAX_SHOWN:
         seen.add(id(cause))
-        lines.append(f"caused by {type(cause).__name__}: {clip(_message(cause), 500)}\n")
+        lines.append(f"caused by {type(cause).__name__}: {clip(_message(cause, mask), 500)}\n")
         cause = cause.__cause__ or cause.__context__
     if isinstance(exc, BaseExceptionGroup):
-        lines += [f"- {type(e).__name__}: {clip(_message(e), 200)}\n" for e in exc.exceptions[:MAX_SHOWN]]
+        lines += [f"- {type(e).__name__}: {clip(_message(e, mask), 200)}\n" for e in exc.exceptions[:MAX_SHOWN]]
         if len(exc.exceptions) > MAX_SHOWN:
             lines.append(f"- and {len(exc.exceptions) - MAX_SHOWN} more\n")
-    lines += [f"note: {clip(note, 500)}\n" for note in _notes(exc)]
-    return "".join(lines)
+    lines += [f"note: {clip(mask.known(note), 500)}\n" for note in _notes(exc)]
+    return mask.known("".join(lines))
 
 
 def _notes(exc: BaseException) -> list[str]:
@@ -68,14 +70,20 @@ def _notes(exc: BaseException) -> list[str]:
     return [n for n in notes[:MAX_SHOWN] if isinstance(n, str)] if isinstance(notes, list | tuple) else []
 
 
-def describe(exc: BaseException) -> Failure:
-    """Type, message and traceback of any exception, however hostile its ``__str__``; never raises."""
+_NO_SECRETS = Mask()
+
+
+def describe(exc: BaseException, mask: Mask = _NO_SECRETS) -> Failure:
+    """Type, message and traceback of any exception, however hostile its ``__str__``; never raises.
+
+    Without the secrets that ``mask`` knows: what is stored is shown to everybody who may look at tasks.
+    """
     name = _safely(lambda: type(exc).__name__, "Exception")
-    message = _message(exc) or f"<{name} without a message>"
+    message = _message(exc, mask) or f"<{name} without a message>"
     return Failure(
         error_type=clip(name, MAX_TYPE_BYTES),
         message=clip(message, MAX_MESSAGE_BYTES),
-        traceback=clip(_safely(lambda: _trace(exc), "<traceback could not be printed>"), MAX_TRACEBACK_BYTES),
+        traceback=clip(_safely(lambda: _trace(exc, mask), "<traceback could not be printed>"), MAX_TRACEBACK_BYTES),
     )
 
 

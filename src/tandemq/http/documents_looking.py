@@ -58,7 +58,8 @@ def described(limits: Limits) -> Mapping[str, Described]:
         "stats": Described(
             tag="looking",
             summary="Count tasks",
-            text="Open ones by queue and state, ended ones by outcome, and the ids in Redis. Never counts a big table.",
+            text="Open ones by queue and state, ended ones by outcome, the ids in Redis, and what is paused."
+            " Never counts a big table.",
             answers={200: Answer(text="The counts.", schema=ref("Stats"))},
         ),
         "list_dead": Described(

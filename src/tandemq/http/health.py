@@ -14,8 +14,10 @@ from starlette.responses import Response
 from tandemq import metrics as meters
 from tandemq.app import TandemQ
 from tandemq.broker.protocol import Broker
+from tandemq.core.clock import SystemClock
 from tandemq.http.calls import Call, answer
 from tandemq.http.problems import RETRY_AFTER_S, Problem
+from tandemq.service import Throttle
 from tandemq.store.protocol import Store
 
 _log = logging.getLogger("tandemq.http")
@@ -34,6 +36,7 @@ class _Probe:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"tandemq-probe-{name}")
         self._asking: asyncio.Future[bool] | None = None
         self._asked_at = 0.0
+        self._say = Throttle(_log, SystemClock())
 
     async def is_there(self) -> bool:
         """Whether the server answers as it should."""
@@ -51,8 +54,9 @@ class _Probe:
         try:
             self._ask()
         except Exception as error:
-            _log.info("not ready, %s: %s", self._name, error)
+            self._say(logging.INFO, self._name, f"not ready, {self._name}: {error}")
             return False
+        self._say.forget(self._name)
         return True
 
     def stop(self) -> None:

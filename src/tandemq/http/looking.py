@@ -26,7 +26,7 @@ async def show_job(call: Call) -> Response:
 
 
 async def stats(call: Call) -> Response:
-    """Open tasks by queue and state, ended ones by outcome, ids in Redis by queue (null while Redis is away)."""
+    """Open tasks by queue and state, ended ones by outcome, ids in Redis (null while it is away), what is paused."""
     call.query()
     return answer(await call.api.app.offload(call.api.app.stats))
 

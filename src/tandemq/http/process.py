@@ -27,7 +27,8 @@ def main() -> None:
     orders = json.loads(sys.stdin.readline())
     parent_gone = threading.Event()
     threading.Thread(target=_end_with_the_parent, args=(parent_gone,), name="tandemq-parent", daemon=True).start()
-    metrics.number_process(orders["number"])
+    if orders["own_folder"]:  # in one that others use too the numbers are theirs as well
+        metrics.number_process(orders["number"])
     links.do_not_warn()
     options = ApiOptions(**{**orders["options"], "cors_origins": tuple(orders["options"]["cors_origins"])})
     listeners = [socket.socket(fileno=fd) for fd in orders["fds"]]

@@ -16,14 +16,14 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from tandemq import metrics
 from tandemq.core.clock import Clock, SystemClock
 from tandemq.http.options import ApiOptions
+from tandemq.ownfolder import own_folder
+from tandemq.series import MULTIPROC_DIR
 
 _log = logging.getLogger("tandemq.http")
 #: Between two starts of the same place, when a process has not lived longer than that.
@@ -92,11 +92,11 @@ class Processes:
 
     @contextlib.contextmanager
     def _metrics_folder(self) -> Iterator[None]:
-        if self._environ.get(metrics.MULTIPROC_DIR):
+        if self._environ.get(MULTIPROC_DIR):
             yield
             return
-        with tempfile.TemporaryDirectory(prefix="tandemq-metrics-") as folder:
-            self._environ[metrics.MULTIPROC_DIR] = self._orders["own_folder"] = folder
+        with own_folder() as folder:
+            self._environ[MULTIPROC_DIR] = self._orders["own_folder"] = folder
             yield
 
     def _start_missing(self) -> None:

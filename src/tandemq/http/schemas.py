@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from tandemq.core import body, values
+from tandemq.core.pausing import PauseKind
 from tandemq.core.retry import MAX_RETRIES
 from tandemq.http import fields, filters
 from tandemq.http.calls import MAX_ID
@@ -214,6 +215,17 @@ def stats() -> Schema:
         }
     }
     depths = record({"ready": COUNT, "delayed": COUNT}, required=None)
+    pause = record(
+        {
+            "kind": {"type": "string", "enum": [kind.value for kind in PauseKind]},
+            "name": text(description="Of the queue or the task type."),
+            "since": TIME,
+            "until": optional(TIME | {"description": "Null: until somebody ends it."}),
+            "who": text(),
+            "reason": optional(text()),
+        },
+        required=None,
+    )
     return record(
         {
             "queues": {"type": "object", "additionalProperties": queue, "description": "Open tasks."},
@@ -222,8 +234,9 @@ def stats() -> Schema:
             "redis": optional(
                 {"type": "object", "additionalProperties": depths, "description": "Ids there; null while it is away."}
             ),
+            "paused": array(pause, description="What operators have paused: nothing more of it begins."),
         },
-        required=("queues", "ended", "redis"),
+        required=("queues", "ended", "redis", "paused"),
     )
 
 

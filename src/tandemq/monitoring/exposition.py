@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tandemq import metrics
 from tandemq.core.errors import ConfigurationError
 from tandemq.monitoring.gauges import GAUGES, Reading, Source
+from tandemq.series import MULTIPROC_DIR
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -69,7 +70,7 @@ class Exposition:
         registry.register(_Read(self._sources))
         text = generate_latest(registry)
         counted = metrics.registry()
-        if os.environ.get(metrics.MULTIPROC_DIR):
+        if os.environ.get(MULTIPROC_DIR):
             counted = CollectorRegistry(auto_describe=False)
             MultiProcessCollector(counted)  # type: ignore[no-untyped-call]
         return Page(text + (generate_latest(counted) if counted is not None else b""), CONTENT_TYPE_LATEST)

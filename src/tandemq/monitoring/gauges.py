@@ -32,6 +32,7 @@ Source = Callable[[], Iterable[Reading]]
 _ALL = (
     Gauge("tandemq_database_up", "1 if the database answered within the time of a scrape."),
     Gauge("tandemq_redis_up", "1 if Redis answered within the time of a scrape."),
+    Gauge("tandemq_levels_age_seconds", "Age of the levels that are shown: tasks, outcomes, redis.", ("levels",)),
     Gauge("tandemq_open_tasks", "Tasks that have not ended, by state.", ("queue", "priority", "state")),
     Gauge("tandemq_open_tasks_capped", "1 if a queue has at least so many: too many to count.", ("queue",)),
     Gauge("tandemq_open_tasks_estimated", "1 if scheduled and retrying are told apart by a sample.", ("queue",)),

@@ -5,20 +5,25 @@ It holds no secrets and changes nothing, and has no password: it listens on this
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import socket
+import socketserver
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socket import socket
 from typing import Any, Final, Protocol
 
+from tandemq.core.clock import SystemClock
 from tandemq.core.errors import ConfigurationError
 from tandemq.monitoring.exposition import Exposition
 
-_log = logging.getLogger("tandemq.monitoring")
+_log, _clock = logging.getLogger("tandemq.monitoring"), SystemClock()
 #: For a request to arrive and its answer to leave; and so many requests at a time.
 REQUEST_S, REQUESTS = 5.0, 8
+#: Threads at most: those of connections that were cut need a moment to notice.
+THREADS = 4 * REQUESTS
 #: How late a stop is noticed.
 STOP_S = 0.2
 JSON: Final = "application/json"
@@ -92,18 +97,33 @@ class _Server(ThreadingHTTPServer):
     health: Health
 
     def __init__(self, address: tuple[str, int]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        self._lock = threading.Lock()
+        #: Connections that are open, the oldest first, and since when.
+        self._open: dict[Any, float] = {}
+        self._room = threading.Semaphore(THREADS)
         super().__init__(address, _Handler)
-        self._places = threading.Semaphore(REQUESTS)
+
+    def server_bind(self) -> None:
+        """Without the library's question to a name server, which may take its time."""
+        if self.address_family == socket.AF_INET6 and self.server_address[0] == "::":
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)  # IPv4 as well
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """One thread each, while there are not too many."""
-        if not self._places.acquire(blocking=False):
+        """One thread each. Where there are too many the oldest goes: a probe must be heard beside clients that idle."""
+        if not self._room.acquire(blocking=False):
             self.shutdown_request(request)
             return
+        with self._lock:
+            while len(self._open) >= REQUESTS:
+                self._cut(next(iter(self._open)))
+            self._open[request] = _clock.monotonic()
         try:
             super().process_request(request, client_address)
         except BaseException:
-            self._places.release()
+            self._ended(request)
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
@@ -111,9 +131,26 @@ class _Server(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._places.release()
+            self._ended(request)
 
-    def handle_error(self, request: socket | tuple[bytes, socket], client_address: Any) -> None:
+    def service_actions(self) -> None:
+        """Called some times a second: end connections whose time is up, however busily they trickle."""
+        late = _clock.monotonic() - _Handler.timeout
+        with self._lock:
+            for request in [request for request, since in self._open.items() if since < late]:
+                self._cut(request)
+
+    def _cut(self, request: Any) -> None:
+        del self._open[request]
+        with contextlib.suppress(OSError):
+            request.shutdown(socket.SHUT_RDWR)  # its thread reads or writes no more, and closes it
+
+    def _ended(self, request: Any) -> None:
+        with self._lock:
+            self._open.pop(request, None)
+        self._room.release()
+
+    def handle_error(self, request: socket.socket | tuple[bytes, socket.socket], client_address: Any) -> None:
         """A client that goes away is no fault of ours."""
         _log.debug("a request was cut off", exc_info=True)
 
@@ -140,7 +177,8 @@ class Listener:
     def start(self) -> None:
         """Answer, in a thread."""
         self._thread.start()
-        _log.info("metrics on http://%s:%d/metrics", *self.address)
+        host, port = self.address
+        _log.info("metrics on http://%s:%d/metrics", f"[{host}]" if ":" in host else host, port)
 
     def stop(self) -> None:
         """Answer no more."""

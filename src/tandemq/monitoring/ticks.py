@@ -41,12 +41,15 @@ class Ticks:
 
     def not_ready(self) -> list[str]:
         """Loops that hang or have not had a good turn lately, and servers that do not answer."""
-        wrong = self.not_live()
-        late = [(loop, age_s) for loop, age_s in self._ages(good=True) if age_s > LATE_S]
-        wrong += [f"the {loop.name} has had no good turn for {age_s:.0f} s" for loop, age_s in late if not wrong]
+        wrong = self.not_live() or self.late()
         if self._installed is not None:
             wrong += [f"{name} does not answer" for name, is_up in self._installed.is_up().items() if not is_up]
         return wrong
+
+    def late(self) -> list[str]:
+        """Loops that have not had a good turn lately: they do nothing now, whyever."""
+        late = [(loop, age_s) for loop, age_s in self._ages(good=True) if age_s > LATE_S]
+        return [f"the {loop.name} has had no good turn for {age_s:.0f} s" for loop, age_s in late]
 
     def _ages(self, *, good: bool) -> Iterator[tuple[Loop, float]]:
         now = self._clock.monotonic()

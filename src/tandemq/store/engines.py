@@ -124,6 +124,9 @@ def build(url: URL, clock: Clock, *, read_timeout_s: int = READ_TIMEOUT_S, for_h
             f"the driver of TANDEMQ_DATABASE_URL ({url.drivername}) is not installed: pip install 'tandemq[fast]'"
             f" ({missing})"
         ) from None
+    except ValueError as bad:  # say, ?connect_timeout=soon
+        raise ConfigurationError(f"an option of TANDEMQ_DATABASE_URL cannot be read: {bad}") from None
+    event.listen(engine, "do_connect", _connect)
     # First of all listeners: SQLAlchemy's own asks for the sql_mode once, and must find the one that stays.
     event.listen(engine, "connect", _prepare_for_handlers if for_handlers else _prepare_mysql, insert=True)
     return engine
@@ -169,6 +172,15 @@ HANDLERS_SESSION = {
     "innodb_lock_wait_timeout": "DEFAULT",
     "lock_wait_timeout": "DEFAULT",
 }
+
+
+def _connect(dialect: Any, record: Any, arguments: Any, options: dict[str, Any]) -> Any:
+    try:
+        return dialect.connect(*arguments, **options)
+    except TypeError as unknown:  # which options there are only the driver knows
+        raise ConfigurationError(
+            f"an option of TANDEMQ_DATABASE_URL is none of the driver's ({dialect.driver}): {unknown}"
+        ) from None
 
 
 def _prepare_for_handlers(dbapi_connection: Any, record: Any) -> None:

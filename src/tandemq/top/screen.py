@@ -6,6 +6,8 @@ import contextlib
 import curses
 import locale
 import logging
+import os
+import sys
 from collections.abc import Callable
 
 from tandemq import links
@@ -107,7 +109,16 @@ class _Screen:
             return None
         return _KEYS.get(code) or (chr(code) if 32 <= code < 127 else None)
 
+    def _follow_size(self) -> None:
+        """The signal that tells of a new size may not come through: blocked by who started us, or lost."""
+        with contextlib.suppress(OSError, curses.error):
+            columns, lines = os.get_terminal_size(sys.stdout.fileno())
+            if columns and lines and (lines, columns) != self._window.getmaxyx():
+                curses.resizeterm(lines, columns)
+                self._window.clear()
+
     def _draw(self) -> None:
+        self._follow_size()
         if (news := self._watcher.take_news()) is not None:
             self._state = State(self._state.view, self._state.selected, self._state.asking, news)
         height, columns = self._window.getmaxyx()

@@ -60,6 +60,7 @@ class Child:
             max_result_bytes=settings.max_result_bytes,
             transaction=store.transaction,
             encoder=encoder,
+            secrets=settings.secrets(),
         )
         self.inbox = Inbox(orders["slots"], clock)
         self._hooks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()

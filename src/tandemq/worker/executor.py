@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from random import Random
@@ -44,6 +44,7 @@ from tandemq.core.lifecycle import (
     decide,
 )
 from tandemq.core.listening import Listeners
+from tandemq.core.masking import Mask
 from tandemq.core.retry import MAX_DELAY_S, RetryPolicy, policy_of
 from tandemq.core.task import DEFAULT_TIMEOUT_S, Lease
 from tandemq.registry import CurrentTask, RegisteredTask, Registry, reset_current, set_current
@@ -80,7 +81,9 @@ class Executor:
         max_result_bytes: int,
         transaction: Callable[[float | None], HandlerTransaction],
         encoder: codec.Encoder | None = None,
+        secrets: Iterable[str] = (),
     ) -> None:
+        self._mask = Mask(secrets)
         self._registry, self._clock, self._rng, self._transaction = registry, clock, rng, transaction
         self._max_result_bytes, self._encoder = max_result_bytes, encoder
         self._limits = TimeLimits(clock)
@@ -137,7 +140,7 @@ class Executor:
             crash_point("run.after_handler")
             return _NOTHING if value is None else self._returned(value)
         except BaseException as exc:  # the one place where a handler's exception ends
-            return _judged(exc, limit_s, self._clock, is_unwanted)
+            return self._judged(exc, limit_s, is_unwanted)
         finally:
             reset_current(reset)
 
@@ -158,7 +161,7 @@ class Executor:
                 tx.succeed(lease, returned.result, returned.note)
             except (LeaseLost, StoreUnknown) as lost:
                 broken = isinstance(lost, StoreUnknown)
-                return Lost(failure.describe(lost), doubtful=True)
+                return Lost(failure.describe(lost, self._mask), doubtful=True)
             broken = False
         except Exception:
             broken = self._limits.fired  # it may have fallen between a statement and its answer
@@ -196,9 +199,11 @@ class Executor:
         try:
             text = codec.encode(value, "result", self._encoder)
         except (InvalidTask, RecursionError) as bad:
-            return Returned(None, failure.clip(f"result not storable: {bad}", failure.MAX_MESSAGE_BYTES))
+            return Returned(None, failure.clip(self._mask.known(f"result not storable: {bad}"), 8192))
         except Exception as bad:
-            return Returned(None, failure.clip(f"result not storable: {failure.describe(bad).message}", 8192))
+            return Returned(
+                None, failure.clip(f"result not storable: {failure.describe(bad, self._mask).message}", 8192)
+            )
         size = len(text.encode())
         if size > self._max_result_bytes:
             return Returned(None, f"result not storable: {size} bytes, the limit is {self._max_result_bytes}")
@@ -232,6 +237,33 @@ class Executor:
                 raise
             leave_if_forked(pid)
 
+    def _judged(
+        self, exc: BaseException, limit_s: float | None, is_unwanted: Callable[[], bool] = _nobody_asked
+    ) -> Outcome:
+        if type(exc) is Escaped:
+            exc = exc.exc
+        try:
+            if isinstance(exc, _STOPS) and is_unwanted():
+                return Cancelled(failure.failure("Cancelled", "it stopped on request"))
+            return self._outcome_of(exc, limit_s)
+        except BaseException:  # raised by the exception's own ``__class__``; a slot must outlive it
+            return Raised(_Opaque(), failure.describe(exc, self._mask))
+
+    def _outcome_of(self, exc: BaseException, limit_s: float | None) -> Outcome:
+        if isinstance(exc, Snooze):
+            return Snoozed(_delay(exc.delay, self._clock) or 0.0)
+        told = failure.describe(exc, self._mask)
+        match exc:
+            case ValidationFailed():
+                return Invalid(told)
+            case TaskTimeout():
+                text = f"still running after its time limit of {limit_s:g} s" if limit_s is not None else told.message
+                return TimedOut(Failure("TaskTimeout", text, told.traceback))
+            case Retry(delay=delay):
+                return Raised(exc, told, _delay(delay, self._clock))
+            case _:
+                return Raised(exc, told)
+
     def stop(self) -> None:
         """End the helper threads."""
         self._limits.stop()
@@ -240,34 +272,6 @@ class Executor:
 
 class _Opaque(Exception):
     """Stands for an exception that cannot be looked at: its own code raises when it is compared with a class."""
-
-
-def _judged(
-    exc: BaseException, limit_s: float | None, clock: Clock, is_unwanted: Callable[[], bool] = _nobody_asked
-) -> Outcome:
-    if type(exc) is Escaped:
-        exc = exc.exc
-    try:
-        if isinstance(exc, _STOPS) and is_unwanted():
-            return Cancelled(failure.failure("Cancelled", "it stopped on request"))
-        return _outcome_of(exc, limit_s, clock)
-    except BaseException:  # raised by the exception's own ``__class__``; a slot must outlive it
-        return Raised(_Opaque(), failure.describe(exc))
-
-
-def _outcome_of(exc: BaseException, limit_s: float | None, clock: Clock) -> Outcome:
-    match exc:
-        case Snooze(delay=delay):
-            return Snoozed(_delay(delay, clock) or 0.0)
-        case ValidationFailed():
-            return Invalid(failure.describe(exc))
-        case TaskTimeout():
-            text = f"still running after its time limit of {limit_s:g} s" if limit_s is not None else str(exc)
-            return TimedOut(Failure("TaskTimeout", text, failure.describe(exc).traceback))
-        case Retry(delay=delay):
-            return Raised(exc, failure.describe(exc), _delay(delay, clock))
-        case _:
-            return Raised(exc, failure.describe(exc))
 
 
 def _delay(delay: Any, clock: Clock) -> float | None:

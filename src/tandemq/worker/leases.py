@@ -103,13 +103,14 @@ class LeaseKeeper:
         """One beat."""
         recent = self.answering_since
         try:
-            self._register()
             self._renew()
-            self._pass_on_cancels()
+            self._register()
             self._store.worker_beat(self._worker_id, self._state(), busy=self._busy())
+            self._pass_on_cancels()
         except StoreUnavailable as away:
             self._answering_since = None
-            self._say(logging.WARNING, "renew", f"the database is away, leases are not renewed: {away}")
+            what = "the heartbeat is refused" if away.denied else "the database is away, leases are not renewed"
+            self._say(logging.WARNING, "renew", f"{what}: {away}")
             return min(RETRY_S, self._settings.heartbeat_s)
         self._answered_at = self._clock.monotonic()
         # A beat that came late after a silence starts anew: before it nothing could be written.
@@ -158,8 +159,18 @@ class LeaseKeeper:
                 asked |= {(snapshot.token, task_id) for task_id in found}
                 with contextlib.suppress(ValueError):
                     child.arena.set_cancel(snapshot.index, snapshot.token, found)
-            doomed = self._store.kills({token for token, _ in asked}) if asked else ()
+            doomed = self._doomed({token for token, _ in asked}) if asked else ()
             child.asked_to_stop(asked, doomed, self._clock.monotonic())
+
+    def _doomed(self, tokens: set[int]) -> Collection[tuple[int, int]]:
+        """Whose process is to be replaced if it does not stop. Without the right to ask, nobody's: cancels go on."""
+        try:
+            return self._store.kills(tokens)
+        except StoreUnavailable as refused:
+            if not refused.denied:
+                raise
+            self._say(logging.ERROR, "kills", f"cancel --kill is not obeyed: {refused}")
+            return ()
 
 
 def _snapshots(child: ChildProcess) -> list[Snapshot]:
@@ -198,6 +209,11 @@ class Ending:
         self.ids = [record.id for record in snapshot.records]
         self._states = {record.id: record.state for record in snapshot.records}
         self._culprits, self._unwanted, self._interrupted, self._rng = culprits, unwanted, interrupted, rng
+
+    @property
+    def is_loss(self) -> bool:
+        """The process died by itself, or was killed by somebody else."""
+        return not (self._culprits or self._unwanted or self._interrupted)
 
     def judge(self, lease: Lease) -> Verdict:
         """``decide``, by the row and the shared memory alone."""
@@ -287,7 +303,7 @@ class LeaseEnder:
         )
         if settled is None:
             return True
-        count(settled.moved)
+        count(settled.moved, lost=ending.is_loss)
         dispatch(self._broker, settled.moved)
         buried = [move for move in settled.moved if move.event is Event.BURY]
         if buried:

@@ -14,6 +14,7 @@ from tandemq.core.clock import Clock, SystemClock
 from tandemq.core.errors import ForeignInstall, Unavailable
 from tandemq.core.settings import Settings
 from tandemq.doctor import unsafe
+from tandemq.store import rights
 from tandemq.store.protocol import Store
 from tandemq.worker.options import WorkerOptions
 from tandemq.worker.supervisor import Supervisor
@@ -42,7 +43,7 @@ def run_worker(app_spec: str, settings: Settings, options: WorkerOptions) -> int
     clock = SystemClock()
     store, broker = stores.connect(settings), brokers.connect(settings, clock)
     try:
-        _first_contact(store, broker, clock)
+        _first_contact(store, broker, clock, settings)
         for finding in unsafe(store, broker):
             _log.warning("%s: %s (see: tandemq doctor)", finding.name, finding.sentence)
         with metrics.shared_folder() if options.metrics_port is not None else contextlib.nullcontext():
@@ -56,13 +57,16 @@ def run_worker(app_spec: str, settings: Settings, options: WorkerOptions) -> int
         store.close()
 
 
-def _first_contact(store: Store, broker: Broker, clock: Clock, tries: int = 5) -> None:
+def _first_contact(store: Store, broker: Broker, clock: Clock, settings: Settings, tries: int = 5) -> None:
     for left in range(tries, 0, -1):
         try:
             store.check_schema()
+            rights.demand(settings)
             check_install(store, broker)
             return
-        except Unavailable:
+        except Unavailable as away:
             if left == 1:
                 raise
+            if left == tries:
+                _log.warning("cannot start yet, trying %d times more: %s", tries - 1, away)
             clock.sleep(1.0)

@@ -112,7 +112,7 @@ class Supervisor:
     def _state(self) -> str:
         if self._stop_at is not None:
             return "draining"
-        return "stuck" if self._watch.is_stuck else "running"
+        return self._watch.state
 
     # life
 

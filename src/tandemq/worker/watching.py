@@ -33,7 +33,7 @@ def last_pass(reconciler: Reconciler, clock: Clock) -> Source:
 
 
 class Watch:
-    """``Health`` and ``Source`` of a worker; ``is_stuck`` goes into its record."""
+    """``Health`` and ``Source`` of a worker; ``state`` goes into its record."""
 
     def __init__(
         self, children: Callable[[], Sequence[ChildProcess]], loops: Mapping[Loop, float], keeper: LeaseKeeper, *,
@@ -78,9 +78,9 @@ class Watch:
         return wrong
 
     @property
-    def is_stuck(self) -> bool:
-        """It should be started anew."""
-        return bool(self.not_live())
+    def state(self) -> str:
+        """For its record: ``stuck`` if it should be started anew, ``late`` if a loop has had no good turn lately."""
+        return "stuck" if self.not_live() else "late" if self._ticks.late() else "running"
 
     def _deaf(self, after_s: float) -> list[str]:
         answering_since = self._keeper.answering_since

@@ -88,6 +88,8 @@ def with_tasks(app: TandemQ) -> None:
     app.enqueue_many([NewTask("later", {}, delay=3600.0), NewTask("type.0", {}, priority="critical")])
     app.enqueue_many(NewTask("type.1", {"n": number}) for number in range(READY))
     app.dead.replay(where=Filter(error_type="none has it"), reason="seed", detach=True)
+    app.pauses.pause("paused", reason="seed")  # nobody's: what is held up by it would not be claimed
+    app.pauses.pause(task_type="paused", for_=3600)
 
 
 def tokens(app: TandemQ) -> dict[str, str]:
