@@ -1,5 +1,5 @@
--- What the users of users.sql may do with each table. Run as an administrator after `tandemq migrate`; it may be run again,
--- and must be after a migration that brings a table: until then workers of the new version are told that it is denied, and wait.
+-- What the users of users.sql may do with each table. Run as an administrator after each `tandemq migrate`; it may be run
+-- again. Until then `tandemq migrate --check` fails and workers of the new version do not start: both name what is lacking.
 -- Nobody but an administrator can take a row out of the audit log, and no worker can change the schema.
 
 -- Where the tables are in a database that holds nothing else, one line does instead of these and needs no second run:

@@ -120,6 +120,7 @@ def test_root_installs_the_programs_of_the_examples(tmp_path: Path) -> None:
         (bin_ / name).symlink_to(str(shutil.which(name)))
     _program(bin_, "id", "echo 0")
     _program(bin_, "apt-get", "exit 1")
+    _program(bin_, "tmux", "exit 0")
     _program(dev, "install_as_root.sh", f'echo "$@" >>{tmp_path}/installed')
     (dev / "provide_servers.sh").write_text((ROOT / "dev" / "provide_servers.sh").read_text())
     environ = {"PATH": str(bin_), "TANDEMQ_TEST_REDIS_URL": "redis://x", "TANDEMQ_TEST_DATABASE_URL": "mysql://x"}

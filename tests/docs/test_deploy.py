@@ -13,7 +13,7 @@ from tandemq.http import ApiOptions
 from tests.servers import ROOT
 
 DEPLOY = ROOT / "deploy"
-GRACE_S = 30
+COMPOSE_PASSWORDS = {f"TANDEMQ_{name}_PASSWORD" for name in ("MYSQL", "MYSQL_MIGRATE", "MYSQL_ROOT", "REDIS")}
 
 
 def _instructions() -> list[tuple[str, str]]:
@@ -30,6 +30,8 @@ def test_the_image_runs_the_command_line_itself_without_root_and_never_embedded(
     assert "TANDEMQ_EMBEDDED=0" in said["ENV"]
     assert int(said["USER"]) > 0
     assert said["STOPSIGNAL"] == "SIGTERM"
+    checked = said["HEALTHCHECK"].partition(" CMD ")[2]
+    assert json.loads(checked) == ["tandemq", "health"]
 
 
 def test_the_image_is_built_in_two_stages_from_what_the_context_lets_through() -> None:
@@ -57,13 +59,16 @@ def _services() -> dict[str, str]:
 def test_compose_has_both_servers_a_migration_and_a_worker_in_order() -> None:
     services = _services()
 
-    assert set(services) == {"mysql", "redis", "migrate", "worker", "api"}
-    assert "--maxmemory-policy noeviction" in services["redis"]
-    assert "--innodb-flush-log-at-trx-commit=1" in services["mysql"]
+    assert set(services) == {"mysql", "redis", "users", "migrate", "grants", "worker", "api"}
+    assert "redis-server /etc/redis/redis.conf --aclfile /tmp/users.acl" in services["redis"]
+    assert "./redis:/etc/redis:ro" in services["redis"]
+    assert "./mysql/tandemq.cnf:/etc/mysql/conf.d/tandemq.cnf:ro" in services["mysql"]
     assert all("healthcheck:" in services[name] for name in ("mysql", "redis", "worker", "api"))
-    assert re.search(r"mysql:\n\s+condition: service_healthy", services["migrate"])
-    assert re.search(r"migrate:\n\s+condition: service_completed_successfully", services["worker"])
-    assert re.search(r"redis:\n\s+condition: service_healthy", services["worker"])
+    assert re.search(r"mysql:\n\s+condition: service_healthy", services["users"])
+    for before, after in (("users", "migrate"), ("migrate", "grants"), ("grants", "worker"), ("grants", "api")):
+        assert re.search(rf"{before}:\n\s+condition: service_completed_successfully", services[after]), after
+    for name in ("worker", "api"):
+        assert re.search(r"redis:\n\s+condition: service_healthy", services[name])
 
 
 def test_composes_api_is_asked_for_and_reached_from_this_machine_only() -> None:
@@ -78,11 +83,7 @@ def test_compose_refuses_to_start_without_passwords_and_holds_none() -> None:
     text = re.sub(r"^\s*#.*$", "", (DEPLOY / "compose.yaml").read_text(), flags=re.MULTILINE)
     variables = re.findall(r"(?<!\$)\$\{(\w+)(:\?)?", text)
 
-    assert {name for name, _ in variables} == {
-        "TANDEMQ_MYSQL_PASSWORD",
-        "TANDEMQ_MYSQL_ROOT_PASSWORD",
-        "TANDEMQ_REDIS_PASSWORD",
-    }
+    assert {name for name, _ in variables} == COMPOSE_PASSWORDS
     assert all(required for _, required in variables)
     assert all("${" in value for value in re.findall(r"PASSWORD: (.+)", text))
 
@@ -154,7 +155,7 @@ def test_the_example_environment_is_one_that_tandemq_accepts() -> None:
 
 def test_every_variable_in_the_deploy_files_exists() -> None:
     known = {field.metadata["var"] for field in Settings.__dataclass_fields__.values()}
-    own = {"TANDEMQ_MYSQL_PASSWORD", "TANDEMQ_MYSQL_ROOT_PASSWORD", "TANDEMQ_REDIS_PASSWORD"}
+    own = COMPOSE_PASSWORDS | {"TANDEMQ_"}
     text = "\n".join(path.read_text() for path in DEPLOY.iterdir() if path.is_file())
 
     assert set(re.findall(r"TANDEMQ_[A-Z_]+", text)) <= known | own

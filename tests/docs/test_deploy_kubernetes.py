@@ -188,8 +188,52 @@ def test_selectors_select_something(overlay: str) -> None:
     ]
     for kind, wanted in asked:
         assert any(wanted.items() <= has.items() for has in labels.values()), (kind, wanted)
-    budgets = {made["metadata"]["name"] for made in objects(overlay, "PodDisruptionBudget")}
-    assert budgets == {"tandemq-worker", "tandemq-api"}
+    budgets = {made["metadata"]["name"]: made["spec"] for made in objects(overlay, "PodDisruptionBudget")}
+    assert set(budgets) == {"tandemq-worker", "tandemq-api"}
+    assert all(spec["minAvailable"] >= 1 and "maxUnavailable" not in spec for spec in budgets.values())
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_nobody_comes_in_but_who_is_named(overlay: str) -> None:
+    """Who (namespaces) may reach what (port), for each policy; the one for all pods lets nobody in."""
+    found: dict[str, list[tuple[list[str], list[str]]]] = {}
+    for made in objects(overlay, "NetworkPolicy"):
+        assert made["spec"]["policyTypes"] == ["Ingress"]
+        found[made["metadata"]["name"]] = [
+            (
+                [f["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"] for f in rule["from"]],
+                [port["port"] for port in rule["ports"]],
+            )
+            for rule in made["spec"].get("ingress", [])
+        ]
+    assert found == {
+        "tandemq": [],
+        "tandemq-worker-metrics": [(["monitoring"], ["metrics"])],
+        "tandemq-api": [(["ingress", "monitoring"], ["http"])],
+    }
+    assert one(overlay, "NetworkPolicy", "tandemq")["spec"]["podSelector"] == {}
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_what_runs_handlers_or_requests_has_somewhere_to_write(overlay: str) -> None:
+    for made in objects(overlay, "Deployment"):
+        spec = made["spec"]["template"]["spec"]
+        (volume,) = spec["volumes"]
+        assert volume["emptyDir"]["sizeLimit"]
+        (container,) = spec["containers"]
+        assert container["volumeMounts"] == [{"name": volume["name"], "mountPath": "/tmp"}]
+
+
+def test_prometheus_finds_the_pods_by_what_they_are_called() -> None:
+    jobs = yaml.safe_load((ROOT / "deploy/prometheus/kubernetes.yml").read_text())["scrape_configs"]
+    kept = {job["relabel_configs"][0]["regex"] for job in jobs}
+    there = {
+        f"{pod['metadata']['labels']['app.kubernetes.io/name']};{container['ports'][0]['name']}"
+        for pod in pods("base").values()
+        for container in pod["spec"]["containers"]
+        if "ports" in container
+    }
+    assert kept == there
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
@@ -203,7 +247,11 @@ def test_scaling_counts_what_runs_too_and_by_a_metric_that_there_is(overlay: str
     (trigger,) = spec["triggers"]
     query = trigger["metadata"]["query"]
     assert set(re.findall(r"tandemq_\w+", query)) <= metric_names()
-    assert '"ready|running"' in query
+    namespace = one(overlay, "Namespace", "tandemq")["metadata"]["name"]
+    # One number for each, however many pages show it; of this install only; and no answer is no zero.
+    series = f'tandemq_open_tasks{{namespace="{namespace}", state=~"ready|running"}}'
+    assert query == f"sum(max by (queue, priority, state) ({series}))"
+    assert trigger["metadata"]["ignoreNullValues"] == "false"
     (container,) = one(overlay, "Deployment", "tandemq-worker")["spec"]["template"]["spec"]["containers"]
     options = parsed(container["args"])
     assert int(trigger["metadata"]["threshold"]) == int(str(options["slots"])) * int(str(options["processes"]))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,9 @@ from tests.servers.tools import run
 
 DEPLOY = ROOT / "deploy"
 BOARD: dict[str, Any] = json.loads((DEPLOY / "grafana/tandemq.json").read_text())
-PASSWORDS = {f"TANDEMQ_{name}_PASSWORD": f"secret{name.lower()}" for name in ("MYSQL", "MYSQL_ROOT", "REDIS")}
+PASSWORDS = {
+    f"TANDEMQ_{name}_PASSWORD": f"secret{name.lower()}" for name in ("MYSQL", "MYSQL_MIGRATE", "MYSQL_ROOT", "REDIS")
+}
 PASSWORDS |= {"GRAFANA_PASSWORD": "secretgrafana"}
 FILES = ("-f", "deploy/compose.yaml", "-f", "deploy/compose.monitoring.yaml")
 #: What Grafana puts in.
@@ -48,6 +52,7 @@ def test_the_board_shows_what_can_be_seen() -> None:
         # Beside a number, to judge others by.
         "tandemq_open_tasks_capped", "tandemq_open_tasks_estimated", "tandemq_dead_tasks_capped",
         "tandemq_claim_batch_size", "tandemq_finish_batch_size", "tandemq_lease_seconds",
+        "tandemq_levels_age_seconds",
         # The ends are shown.
         "tandemq_pushed_total", "tandemq_promoted_total", "tandemq_claimed_total", "tandemq_finished_total",
         # Of one process: for its probe, and for alerts.
@@ -87,10 +92,22 @@ def test_the_board_is_laid_out_without_overlaps_and_bound_to_a_data_source() -> 
 
 @pytest.mark.prometheus
 def test_prometheus_takes_its_configuration_with_the_alerts() -> None:
-    done = promtool(DEPLOY / "prometheus", "check", "config", "prometheus.yml")
+    # --syntax-only: the token's file is in a secret.
+    for name in ("prometheus.yml", "kubernetes.yml"):
+        done = promtool(DEPLOY / "prometheus", "check", "config", "--syntax-only", name)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert "alerts.yml" in yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())["rule_files"]
 
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "alerts.yml" in done.stdout
+
+@pytest.mark.parametrize("name", ["prometheus.yml", "kubernetes.yml"])
+def test_both_kinds_of_process_are_scraped_and_every_install_has_its_name(name: str) -> None:
+    jobs = {
+        job["job_name"]: job for job in yaml.safe_load((DEPLOY / "prometheus" / name).read_text())["scrape_configs"]
+    }
+    assert set(jobs) == {"tandemq", "tandemq-api"}
+    assert jobs["tandemq-api"]["authorization"] == {"credentials_file": "/run/secrets/tandemq_api_token"}
+    for job in jobs.values():
+        assert "namespace" in {rule.get("target_label") for rule in job["relabel_configs"]}
 
 
 @pytest.mark.tools
@@ -103,9 +120,62 @@ def test_compose_takes_both_files_together_and_wants_every_password() -> None:
         assert name in refused.stderr
 
 
+#: What runs code of ours, or looks at ours; the two servers are as their images are.
+CONFINED = ("users", "migrate", "grants", "worker", "api", "prometheus")
+
+
+@pytest.mark.tools
+def test_a_container_may_not_more_than_it_needs(composed: dict[str, Any]) -> None:
+    for name in CONFINED:
+        service = composed[name]
+        assert service["read_only"] is True, name
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+    for name in ("migrate", "worker", "api"):
+        assert composed[name]["tmpfs"] == ["/tmp"], name
+    assert composed["grafana"]["cap_drop"] == ["ALL"]
+
+
+@pytest.mark.tools
+def test_a_composed_worker_is_the_least_user_and_is_asked_how_it_is(composed: dict[str, Any]) -> None:
+    users = {
+        name: re.findall(r"//(\w+):", " ".join(composed[name]["environment"].values()))
+        for name in ("migrate", "worker", "api")
+    }
+    assert users == {
+        "migrate": ["tandemq_migrate", "tandemq"], "worker": ["tandemq_app", "tandemq"],
+        "api": ["tandemq_app", "tandemq"],
+    }  # fmt: skip
+    assert composed["worker"]["healthcheck"]["test"] == ["CMD", "tandemq", "health"]
+    assert composed["migrate"]["healthcheck"] == {"disable": True}
+    for name in ("users", "grants"):
+        assert f"/sql/{name}.sql" in " ".join(composed[name]["command"])
+
+
+@pytest.mark.tools
+def test_every_password_is_put_in_and_none_of_the_files_is_left(composed: dict[str, Any], tmp_path: Path) -> None:
+    """The shell lines of compose, run here: what the servers are given."""
+    for name, given, places in (
+        ("users", DEPLOY / "mysql/users.sql", {"/sql/users.sql": ""}),
+        ("redis", DEPLOY / "redis/users.acl", {"/etc/redis/users.acl": "", "/tmp/users.acl": "users.acl"}),
+    ):
+        line = composed[name]["command"][-1].replace("$$", "$")
+        for place, ours in places.items():
+            line = line.replace(place, str(tmp_path / ours) if ours else str(given))
+        line = re.sub(r"\|\s*mysql .*|&&\s*exec .*", "", line, flags=re.DOTALL)
+        environ = {k: str(v) for k, v in composed[name]["environment"].items()}
+        done = subprocess.run(
+            ["sh", "-c", line], env={"PATH": os.environ["PATH"], **environ}, capture_output=True, text=True, check=True
+        )
+        made = done.stdout or (tmp_path / "users.acl").read_text()
+        statements = [line for line in made.splitlines() if not line.startswith("--")]
+        assert "CHANGE-ME" not in "".join(statements)
+        assert (PASSWORDS["TANDEMQ_MYSQL_PASSWORD"] if name == "users" else PASSWORDS["TANDEMQ_REDIS_PASSWORD"]) in made
+
+
 @pytest.fixture(scope="module")
 def composed() -> dict[str, Any]:
-    done = run("docker-compose", *FILES, "config", "--format", "json", **PASSWORDS)
+    done = run("docker-compose", *FILES, "--profile", "api", "config", "--format", "json", **PASSWORDS)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)["services"]
 
@@ -124,7 +194,11 @@ def test_what_is_mounted_is_there_and_nothing_is_open_to_the_world(composed: dic
 
 @pytest.mark.tools
 def test_the_composed_parts_find_each_other(composed: dict[str, Any]) -> None:
-    job = yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())["scrape_configs"][0]["dns_sd_configs"][0]
+    jobs = yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())["scrape_configs"]
+    job, of_api = (each["dns_sd_configs"][0] for each in jobs)
+    assert of_api["names"] == ["api"]
+    assert of_api["port"] == parsed(composed["api"]["command"], composed["api"]["environment"])["port"]
+    assert "/run/secrets/tandemq_api_token" in {volume["target"] for volume in composed["prometheus"]["volumes"]}
     worker = composed["worker"]
     options = parsed(worker["command"], worker["environment"])
     assert job["names"] == ["worker"]

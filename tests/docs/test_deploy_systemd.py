@@ -103,6 +103,25 @@ def test_a_unit_starts_what_there_is_and_holds_no_secret(unit: Path) -> None:
             assert int(said["TimeoutStopSec"][0]) >= float(str(options["grace_s"])) + 10
 
 
+@pytest.mark.parametrize("unit", [unit for unit in UNITS if "migrate" not in unit.name], ids=_id)
+def test_only_the_supervisor_is_told_to_stop(unit: Path) -> None:
+    """With control-group the children would get a TERM of their own, in the middle of a task."""
+    said = lines(unit)
+    assert said["KillMode"] == ["mixed"]
+    assert said["KillSignal"] == ["SIGTERM"]
+    assert said["Restart"] == ["always"]
+
+
+def test_an_instance_waits_for_schema_and_rights_and_has_a_page() -> None:
+    said = lines(ROOT / "deploy/systemd/tandemq-worker@.service")
+    assert said["ExecStartPre"] == [f"{PROGRAM} migrate --check"]
+    variables = dict(pair.split("=", 1) for pair in said["Environment"][0].split())
+    assert parsed(said["ExecStart"][0].split()[1:], variables)["metrics_port"] == 9100
+    # The kernel kills one process, not the unit with all its tasks.
+    assert said["OOMPolicy"] == ["continue"]
+    assert "MemoryMax" in said
+
+
 def test_an_instance_serves_the_queue_of_its_name() -> None:
     unit = ROOT / "deploy/systemd/tandemq-worker@.service"
     variables = dict(pair.split("=", 1) for pair in lines(unit)["Environment"][0].split())

@@ -34,7 +34,8 @@ def checkout(tmp_path: Path) -> Path:
     (tmp_path / "dev").mkdir()
     for name in ("run_tests.sh", "find_python.sh", "provide_fast.sh"):
         shutil.copy(ROOT / "dev" / name, tmp_path / "dev")
-    _program(tmp_path / "dev" / "provide_servers.sh", "exit 0")
+    for what in ("servers", "prometheus", "tools"):
+        _program(tmp_path / "dev" / f"provide_{what}.sh", "exit 0")
     for name in ("python", "ruff", "mypy", "lint-imports"):
         _program(tmp_path / ".venv" / "bin" / name, "exit 0")
     for venv in (".venv", ".venv-fast"):
@@ -94,6 +95,27 @@ def test_drivers_that_cannot_be_installed_are_told_last_and_fail_ci(
     assert done.returncode == code
     assert done.stderr.splitlines()[-1] == f"NOT CHECKED: the tests on tandemq[fast] did not run: {LACKING}"
     assert ("FAILED: pytest-fast" in done.stderr) is bool(code)
+
+
+@pytest.mark.parametrize(
+    ("what", "left_out", "told"),
+    [
+        ("prometheus", "not prometheus", "the alert rules were not tested"),
+        ("tools", "not tools", "the files of deploy/ were not all checked"),
+    ],
+)
+def test_what_cannot_be_provided_leaves_its_tests_out_and_fails_the_whole(
+    checkout: Path, what: str, left_out: str, told: str
+) -> None:
+    _program(checkout / "dev" / "provide_fast.sh", "exit 0")
+    _program(checkout / "dev" / f"provide_{what}.sh", "echo 'no way to the registry' >&2; exit 1")
+
+    done = _run(checkout / "dev" / "run_tests.sh")
+
+    assert (done.returncode, done.stderr) == (1, f"FAILED: {told}: no way to the registry\n")
+    first, second = (checkout / "ran").read_text().splitlines()
+    assert first.endswith(f"-m {left_out}")
+    assert second.startswith(".venv-fast ")
 
 
 def test_make_test_fast_runs_everything_or_fails(checkout: Path) -> None:

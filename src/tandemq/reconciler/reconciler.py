@@ -15,13 +15,13 @@ from tandemq.core.task import Level
 from tandemq.reconciler.contact import Contact
 from tandemq.reconciler.expiry import Expiry, Sweep
 from tandemq.reconciler.generation import Generation
-from tandemq.reconciler.isolation import isolated
+from tandemq.reconciler.isolation import granted, isolated
 from tandemq.reconciler.report import Report, Tally
 from tandemq.reconciler.retention import Retention
 from tandemq.reconciler.window import LOOKS_APART_S, Window
 from tandemq.redeliver import count, dispatch
 from tandemq.replaying import Keeper
-from tandemq.service import Throttle
+from tandemq.service import PartlyDone, Throttle
 from tandemq.store.answers import Ended, Moved
 from tandemq.store.protocol import Store
 
@@ -70,6 +70,7 @@ class Reconciler:
         self._keeper = Keeper(store, self._after, clock, holder, settings.max_payload_bytes)
         self._throttle = Throttle(log, clock)
         self._tally = Tally()
+        self._refused: StoreUnavailable | None = None
         self._redis = False
         self._levels: list[Level] = []
         self._chasing: list[Level] = []
@@ -83,14 +84,15 @@ class Reconciler:
     def step(self) -> float:
         """A pass, or between passes a look at the levels that were wiped; returns the pause until the next turn.
 
-        Raises StoreUnavailable. Redis away is an alarm in the report: what needs only MySQL is done all the same.
+        Raises StoreUnavailable, and PartlyDone for a missing grant when all else is done. Redis away is an alarm in the
+        report: what needs only MySQL is done all the same.
         """
         try:
             pass_at = self._pass_at if self._chasing or self._keeper.is_busy else None
             if pass_at is not None and self._clock.monotonic() < pass_at:
-                return self._between(pass_at)
+                return self._turned(self._between(pass_at))
             self._contact.observe()
-            if self._lead and not self._store.lead(ROLE, self._holder, max(3 * self._period_s, SHORTEST_LEASE_S)):
+            if not self._leads():
                 self._window.forget()
                 self._chasing, self.last_pass_at = [], None
                 return self._period_s
@@ -98,9 +100,24 @@ class Reconciler:
         except StoreUnavailable:
             self._contact.lost()
             raise
-        self._publish(self._tally.report())
-        self._tally = Tally()
+        tally, self._tally = self._tally, Tally()
+        self._publish(tally)
+        self._refused = tally.refused
+        return self._turned(pause_s)
+
+    def _turned(self, pause_s: float) -> float:
+        if self._refused is not None:
+            # Contact stands and the pace is kept: the loop is late for whoever looks, leases are ended all the same.
+            raise PartlyDone(f"not all of a pass could be done: {self._refused}", pause_s)
         return pause_s
+
+    def _leads(self) -> bool:
+        leads = True
+        if self._lead:
+            # If it is refused, lead: two at once are harmless, none is not.
+            with granted(self._tally, "leadership"):
+                leads = self._store.lead(ROLE, self._holder, max(3 * self._period_s, SHORTEST_LEASE_S))
+        return leads
 
     def _between(self, pass_at: float) -> float:
         """What cannot wait for the next pass: levels that were wiped, and the pace of replay runs."""
@@ -110,7 +127,9 @@ class Reconciler:
         return min(pause_s, max(0.0, pass_at - self._clock.monotonic()))
 
     def _keep(self) -> float:
-        pause_s = self._keeper.turn(self._tally.alarm)
+        pause_s = self._period_s
+        with granted(self._tally, "replay runs"):
+            pause_s = self._keeper.turn(self._tally.alarm)
         return pause_s if self._keeper.is_busy else self._period_s
 
     def run_once(self, looks: int = 2) -> Report:
@@ -131,12 +150,12 @@ class Reconciler:
         except StoreUnavailable:
             self._contact.lost()
             raise
-        self._publish(tally.report())
+        self._publish(tally)
         return self.last_report
 
-    def _publish(self, report: Report) -> None:
-        self.last_report = report
-        if self._redis:
+    def _publish(self, tally: Tally) -> None:
+        self.last_report = report = tally.report()
+        if self._redis and tally.refused is None:
             self.last_pass_at = self._clock.monotonic()
         for alarm in report.alarms:
             self._throttle(logging.WARNING, alarm, f"reconciler: {alarm}")
@@ -145,18 +164,26 @@ class Reconciler:
 
     def _run(self, tally: Tally) -> float:
         tally.armed = self._contact.armed
-        self._levels = self._store.open_levels()
+        with granted(tally, "queues"):
+            self._levels = self._store.open_levels()
         self._window.forget(keep=set(self._levels))
-        self._redis = self._open_redis(tally)
+        self._redis = False
+        with granted(tally, "generations"):
+            self._redis = self._open_redis(tally)
         self._contact.observe()  # a frozen Redis costs a time-out a pass: that is no silence of the database
-        self._expiry.turn(tally, self._after)
+        with granted(tally, "lost leases"):
+            self._expiry.turn(tally, self._after)
         for level in self._levels:
             self._discard(level, tally)
         pause_s = self._look(self._levels, tally)
-        self._sweep.turn(tally, self._after)
-        self._wake(tally)
-        self._tidy(tally)
-        self._retention.turn(tally)
+        with granted(tally, "running rows without a lease"):
+            self._sweep.turn(tally, self._after)
+        with granted(tally, "tasks of paused types"):
+            self._wake(tally)
+        with granted(tally, "small tables"):
+            self._tidy(tally)
+        with granted(tally, "retention"):
+            self._retention.turn(tally)
         if tally.report().building:
             pause_s = BUILDING_PAUSE_S
         self._pass_at = self._clock.monotonic() + (BUILDING_PAUSE_S if tally.report().building else self._period_s)
@@ -204,7 +231,7 @@ class Reconciler:
         self._after([Moved(e.id, level, e.task_type, Event.DISCARD, Status.DEAD, dead_reason=e.reason) for e in ended])
 
     def _after(self, moved: Sequence[Moved]) -> None:
-        count(moved)
+        count(moved, lost=True)
         if moved and self._redis:
             self._redis = dispatch(self._broker, moved)
         dead = [move for move in moved if move.status is Status.DEAD]
@@ -228,6 +255,6 @@ class Reconciler:
         """What keeps the small tables small: dead workers go, old counters of one queue and type are merged."""
         now = self._clock.monotonic()
         if self._tidied_at is None or now - self._tidied_at >= TIDY_EVERY_S:
-            self._tidied_at = now
             merged, self._merged = self._store.merge_counts(self._merged)
             tally.add(forgotten=self._store.forget_workers(FORGET_WORKERS_S), merged=merged)
+            self._tidied_at = now

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from tandemq.core.errors import StoreUnavailable
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
@@ -71,6 +73,8 @@ class Tally:
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
         self.armed = False
+        #: The last part that this user has no right to.
+        self.refused: StoreUnavailable | None = None
         self._alarms: dict[str, None] = {}
 
     def add(self, **counts: int) -> None:

@@ -128,13 +128,13 @@ def _applied(connection: sa.Connection, settings: Settings) -> set[str]:
 
 
 @contextmanager
-def connected(settings: Settings) -> Iterator[tuple[sa.Connection, str]]:
+def connected(settings: Settings, read_timeout_s: int = READ_TIMEOUT_S) -> Iterator[tuple[sa.Connection, str]]:
     """A connection for changing the schema, in which every statement commits by itself, and the dialect's name."""
     url = engines.url_of(settings)
     dialect = "sqlite" if url.get_backend_name() == "sqlite" else "mysql"
     if dialect == "sqlite" and url.database:
         Path(url.database).absolute().parent.mkdir(parents=True, exist_ok=True)
-    engine = engines.build(url, SystemClock(), read_timeout_s=READ_TIMEOUT_S)
+    engine = engines.build(url, SystemClock(), read_timeout_s=read_timeout_s)
     try:
         with engine.connect() as connection:
             # MySQL commits every CREATE by itself; SQLite's transaction is the one that _lock begins.
