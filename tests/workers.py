@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -108,10 +109,12 @@ class Bench:
         for task in work.app.registry:  # a producer that knows the tasks, as a user's would
             self.app.registry.add(task)
         self.workers: list[Worker] = []
+        self._numbers = itertools.count()
 
     def worker(self, *arguments: str, app: str = APP, verb: str = "worker", **extra: str) -> Worker:
         """Start one; ``extra`` are variables of its environment."""
-        log = self.folder / f"worker{len(self.workers)}.log"
+        # Counted, not by len(): two threads of a test may start one each, and shared a log (and the port read in it).
+        log = self.folder / f"worker{next(self._numbers)}.log"
         worker = Worker(self.settings, log, *arguments, app=app, verb=verb, **(self._extra | extra))
         self.workers.append(worker)
         return worker

@@ -52,7 +52,7 @@ def test_the_image_is_built_in_two_stages_from_what_the_context_lets_through() -
 def _services() -> dict[str, str]:
     text = (DEPLOY / "compose.yaml").read_text()
     body = text[text.index("\nservices:\n") : text.index("\nvolumes:\n")]
-    parts = re.split(r"^  (\w+):\n", body, flags=re.MULTILINE)
+    parts = re.split(r"^  (\w+):(?: &\w+)?\n", body, flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 

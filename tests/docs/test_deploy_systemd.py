@@ -115,7 +115,7 @@ def test_only_the_supervisor_is_told_to_stop(unit: Path) -> None:
 def test_an_instance_waits_for_schema_and_rights_and_has_a_page() -> None:
     said = lines(ROOT / "deploy/systemd/tandemq-worker@.service")
     assert said["ExecStartPre"] == [f"{PROGRAM} migrate --check"]
-    variables = dict(pair.split("=", 1) for pair in said["Environment"][0].split())
+    variables = dict(pair.split("=", 1) for pair in said["Environment"][0].replace("%i", "mail").split())
     assert parsed(said["ExecStart"][0].split()[1:], variables)["metrics_port"] == 9100
     # The kernel kills one process, not the unit with all its tasks.
     assert said["OOMPolicy"] == ["continue"]

@@ -168,7 +168,7 @@ def test_migrate_checks_prints_applies_and_does_nothing_twice(servers_cli: Cli) 
     assert cli("migrate", "--json").json == {"applied": pending}
 
     assert cli("migrate", "--json").json == {"applied": []}
-    assert cli("migrate", "--check", "--json").json == {"pending": []}
+    assert cli("migrate", "--check", "--json").json == {"pending": [], "lacking": []}
     assert cli("stats", "--json").json["queues"] == {}
 
 

@@ -63,6 +63,8 @@ def row(screen: str, name: str) -> list[str]:
 def test_it_shows_pauses_resumes_replays_and_quits(work: Bench, opened: Open) -> None:
     worker = work.worker("-q", "default", "-c", "2", "--fair", "--name", "alpha").ready()
     dead = [work.app.enqueue("fail", {}, max_retries=0).id for _ in range(5)]
+    assert work.ended(dead) == {"dead": 5}
+    # Only now: the newest kind is shown first, and two slots run side by side.
     dead += [work.app.enqueue("fail", {"text": "\x1b[31mEVIL\n"}, max_retries=0).id for _ in range(2)]
     assert work.ended(dead) == {"dead": 7}
     work.ids("noop", 30, queue="mail")
