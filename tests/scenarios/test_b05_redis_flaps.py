@@ -19,6 +19,7 @@ import pytest
 from tandemq import NewTask
 from tests.probe import Probe
 from tests.scenarios.blocked import wait_until_blocked
+from tests.scenarios.command_line import tandemq
 from tests.scenarios.sizes import size
 from tests.scenarios.truth import CALM, SLACK, assert_settled, push_by_hand
 from tests.servers import RedisServer
@@ -132,6 +133,9 @@ def test_every_process_takes_tasks_again(
         ids += work.ids("noop", 3)
         time.sleep(DOWN_S)
     assert "Redis is away" in worker.text()
+    deaf = tandemq(work.settings, "health", "--json", code=3).json
+    assert (deaf["healthy"], deaf["database"]) == (False, "ok")
+    assert "Redis" in deaf["redis"]
     server.start()
     ids += assert_all_take_tasks(work, probe, worker, tmp_path / "started", weather)
 

@@ -110,7 +110,9 @@ def test_a_queue_that_was_evicted(work: Bench, probe: Probe, cache: RedisServer,
         with Traffic(client) as traffic:
             worker = work.worker("-c", "4").ready()
             listening = time.time()
+            health = tandemq(work.settings, "health", "--all", "--json").json
             assert work.ended(ids) == {"succeeded": READY + DELAYED}
+        assert "maxmemory-policy is allkeys-lru" in " ".join(health["warnings"])
         assert traffic.written
         assert client.info("stats")["evicted_keys"] > evicted, "nothing more was evicted while the worker ran"
 

@@ -17,6 +17,7 @@ import pytest
 
 from tandemq import NewTask
 from tandemq.core.settings import Settings
+from tests.apiprocess import running
 from tests.probe import Probe
 from tests.scenarios.sizes import size
 from tests.scenarios.truth import PACE, assert_settled
@@ -54,13 +55,18 @@ def test_idle_and_killed_connections_cost_nothing(
     probe: Probe,
 ) -> None:
     server = own_mysql("--wait-timeout=2", "--interactive-timeout=2")
-    with bench(settings_for(server.url(server.create_database()), redis_url, **PACE), tmp_path, probe.environ) as work:
+    with contextlib.ExitStack() as stack:
+        settings = settings_for(server.url(server.create_database()), redis_url, **PACE)
+        work = stack.enter_context(bench(settings, tmp_path, probe.environ))
+        client = stack.enter_context(stack.enter_context(running(work.settings, tmp_path)).client())
         work.worker("-c", "2").ready()
         mover = work.worker(verb="mover", app="tests.apps.work:app")
         ids = work.ids("noop", 3)
         assert work.ended(ids) == {"succeeded": 3}
         server.sql("SET GLOBAL wait_timeout = 2")
+        assert client.get(f"/jobs/{ids[0]}").status_code == 200
         time.sleep(IDLE_S)  # the idle time is what is tried
+        assert client.get(f"/jobs/{ids[0]}").status_code == 200, "the first call after it"
         ids += work.ids("noop", 3)
         assert work.ended(ids) == {"succeeded": 6}
 
@@ -74,6 +80,7 @@ def test_idle_and_killed_connections_cost_nothing(
             assert len(now) >= 3, "of the worker's two processes and of the test"
             assert not now & killed
             killed |= now
+            assert client.get(f"/jobs/{long}").json()["status"] == "running"
             ids.append(work.app.enqueue("noop", {}, delay=0.3).id)
             ids += work.ids("noop", 3)
         assert work.ended(ids) == {"succeeded": len(ids)}
