@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
@@ -18,6 +17,7 @@ from tandemq.core.errors import BrokerUnavailable
 from tandemq.core.settings import Settings
 from tandemq.core.task import Level
 from tests.servers import RedisServer, free_port
+from tests.tls import make_authority, redis_options
 
 PASSWORD = "p@ss#1/%:?"
 LEVEL = Level("default", 10)
@@ -138,27 +138,13 @@ def test_no_client_resends_or_waits_for_ever(redis_url: str) -> None:
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a private authority (ca.pem) and a certificate for 127.0.0.1 (cert.pem, key.pem)."""
-    folder = tmp_path_factory.mktemp("tls")
-    new = ["req", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj"]
-    signing = ["-CAcreateserial", "-days", "2", "-extfile", "ext", "-out", "cert.pem"]
-    usage = "critical,keyCertSign,cRLSign"
-    (folder / "ext").write_text("subjectAltName=IP:127.0.0.1\nauthorityKeyIdentifier=keyid")
-    for arguments in (
-        # Python 3.13 checks strictly: an authority must say that it may sign.
-        [*new, "/CN=Test CA", "-x509", "-addext", f"keyUsage={usage}", "-keyout", "ca.key", "-out", "ca.pem"],
-        [*new, "/CN=127.0.0.1", "-keyout", "key.pem", "-out", "req.pem"],
-        ["x509", "-req", "-in", "req.pem", "-CA", "ca.pem", "-CAkey", "ca.key", *signing],
-    ):
-        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
-    return folder
+    return make_authority(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture
 def tls(own_redis: OwnRedis, authority: Path) -> int:
     port = free_port()
-    files = ("--tls-cert-file", "cert.pem", "--tls-key-file", "key.pem", "--tls-ca-cert-file", "ca.pem")
-    paths = [str(authority / x) if x.endswith(".pem") else x for x in files]
-    own_redis("--tls-port", str(port), *paths, "--tls-auth-clients", "no")
+    own_redis(*redis_options(authority, port))
     return port
 
 

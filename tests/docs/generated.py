@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
 
+import click
 import yaml
 
 from tandemq import metrics
+from tandemq.cli.entry import tandemq_command
 from tandemq.core.lifecycle import diagram
 from tandemq.core.settings import Settings
 from tandemq.http.problems import KINDS
@@ -30,6 +32,25 @@ def settings_table() -> str:
     for field in fields(Settings):
         default = f"`{int(field.default) if field.type == 'bool' else field.default}`" if field.default != "" else "-"
         lines.append(f"| `{field.metadata['var']}` | `{field.name}` | {default} | {field.metadata['help']} |")
+    return "\n".join(lines)
+
+
+def _flags(command: click.Command, words: tuple[str, ...] = ()) -> Iterator[tuple[str, str, click.Option]]:
+    """(command, variable, option) of every flag of this command and of those below it."""
+    for flag in command.params:
+        if words and isinstance(flag, click.Option) and isinstance(flag.envvar, str):
+            yield " ".join(words), flag.envvar, flag
+    for name, below in getattr(command, "commands", {}).items():
+        yield from _flags(below, (*words, name))
+
+
+def flags_table() -> str:
+    """Every variable that stands for a flag."""
+    lines = ["| variable | command | flag | meaning |", "|---|---|---|---|"]
+    for command, variable, flag in _flags(tandemq_command):
+        shown = ", ".join(f"`{name}`" for name in flag.opts)
+        meaning = " ".join((flag.help or "").split()).replace("|", "\\|")
+        lines.append(f"| `{variable}` | `{command}` | {shown} | {meaning} |")
     return "\n".join(lines)
 
 
@@ -132,6 +153,7 @@ PARTS: list[tuple[Path, str, Callable[[], str]]] = [
     (ROOT / "ARCHITECTURE.md", "diagram", state_diagram),
     (ROOT / "ARCHITECTURE.md", "layers", layers),
     (ROOT / "docs" / "configuration.md", "settings", settings_table),
+    (ROOT / "docs" / "configuration.md", "flags", flags_table),
     (ROOT / "docs" / "http.md", "routes", routes_table),
     (ROOT / "docs" / "http.md", "problems", problems_table),
     (ROOT / "docs" / "http.md", "worker.mjs", javascript_worker),

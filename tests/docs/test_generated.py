@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.deployed import known_variables
 from tests.docs.generated import PARTS, written
 from tests.servers import ROOT
 
@@ -17,6 +18,11 @@ BANNED = {"utils", "helpers", "common", "misc", "manager", "data", "info"}
 @pytest.mark.parametrize(("page", "marker", "make"), PARTS, ids=[marker for _, marker, _ in PARTS])
 def test_a_generated_part_is_up_to_date(page: Path, marker: str, make: Callable[[], str]) -> None:
     assert written(page, marker) == make(), "run: python -m tests.docs.generated"
+
+
+def test_every_variable_is_on_the_page_about_them() -> None:
+    page = (ROOT / "docs/configuration.md").read_text()
+    assert known_variables() - set(re.findall(r"TANDEMQ_[A-Z0-9_]+", page)) == set()
 
 
 def _names() -> Iterator[tuple[str, Path]]:

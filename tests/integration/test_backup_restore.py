@@ -20,6 +20,8 @@ from tests.servers.programs import environment, need
 from tests.waiting import eventually
 from tests.workers import Bench, bench
 
+#: Without the first the dump holds a finished task and the claim of it, or neither.
+CONSISTENT = {"--single-transaction", "--quick", "--skip-lock-tables"}
 RUNBOOK = ROOT / "deploy" / "runbook.md"
 PACE = {"lease_s": 3.0, "heartbeat_s": 0.5, "reconcile_s": 0.3, "mover_s": 0.1}
 
@@ -71,6 +73,7 @@ def test_nothing_that_was_accepted_before_the_backup_is_lost(
     tmp_path: Path,
     probe: Probe,
 ) -> None:
+    assert set(documented("mysqldump")) >= CONSISTENT
     server, gate, dump = own_mysql(), tmp_path / "gate", tmp_path / "tandemq.sql"
     database = server.create_database()
     recipes.run_sql(server.url(database), recipes.USERS_SQL)
@@ -84,6 +87,7 @@ def test_nothing_that_was_accepted_before_the_backup_is_lost(
         later = work.ids("noop", 5, delay=6)
         eventually(lambda: work.statuses(held) == {"running": 3}, 60, worker.text)
         assert work.ended(dead) == {"dead": 3}
+        tandemq(settings, "token", "create", "mailer", "--role", "work")
         producing = Producing(work)
         eventually(lambda: len(producing.accepted) > 100, 60)
         before = list(producing.accepted)
@@ -91,10 +95,12 @@ def test_nothing_that_was_accepted_before_the_backup_is_lost(
             server, "tandemq_backup", recipes.password("backup"), ("mariadb-dump", "mysqldump"),
             *documented("mysqldump"), database, target=dump,
         )  # fmt: skip
+        tandemq(settings, "token", "revoke", "mailer")
         eventually(lambda: len(producing.accepted) > len(before) + 100, 60)
         producing.end()
         after = producing.accepted[len(before) :]
         worker.kill_group()
+    seen = dict(server.sql("SELECT id, fence FROM tandemq_tasks", database=database))
     server.kill9()
 
     # Another machine: what the dump holds, and a Redis that has never seen anything.
@@ -106,6 +112,13 @@ def test_nothing_that_was_accepted_before_the_backup_is_lost(
     # Ids that were given out after the backup are not given to other tasks, if the runbook is followed.
     (raise_ids,) = re.findall(r"ALTER TABLE tandemq_tasks AUTO_INCREMENT = \d+", RUNBOOK.read_text())
     new.sql(re.sub(r"\d+$", str(max(after) + 1000), raise_ids), database=database)
+    # Nor is a fence that a system elsewhere may have seen.
+    (raise_fences,) = re.findall(r"UPDATE tandemq_tasks SET fence = .+(?=;)", RUNBOOK.read_text())
+    new.sql(raise_fences, database=database)
+    closed = "status IN ('succeeded', 'cancelled')"
+    now = dict(new.sql(f"SELECT id, fence FROM tandemq_tasks WHERE NOT {closed}", database=database))
+    assert now
+    assert {task_id for task_id, fence in now.items() if fence <= seen[task_id] + 1000} == set()
     restored = replace(settings, database_url=new.url(database), redis_url=own_redis().url())
     tandemq(restored, "migrate", "--check")
     gate.touch()
@@ -119,6 +132,10 @@ def test_nothing_that_was_accepted_before_the_backup_is_lost(
         assert new_id > max(after)
         assert work.ended([new_id]) == {"succeeded": 1}
         tandemq(restored, "dead", "replay", "--all")
+    # A token that was revoked meanwhile is good again, until the runbook's command is run.
+    assert [t["revoked_at"] for t in tandemq(restored, "token", "list", "--json").json["items"]] == [None]
+    assert "`tandemq token revoke ID`" in RUNBOOK.read_text()
+    tandemq(restored, "token", "revoke", "mailer")
 
     # What the backup knows as finished did not run again; what finished after it did, once more and no oftener.
     starts = probe.starts()

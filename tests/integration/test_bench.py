@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tandemq.core.clock import SystemClock
 from tandemq.core.errors import StoreUnavailable
 from tandemq.core.settings import Settings
 from tandemq.store.scratch import GRANTS, Scratch
+from tests import recipes
 from tests.servers import MySQLServer, RedisServer, free_port
 from tests.waiting import eventually
 from tests.workers import environment
@@ -78,7 +80,12 @@ class Ground:
 
 @pytest.fixture
 def ground(env: Settings, mysql_server: MySQLServer, redis_server: RedisServer) -> Iterator[Ground]:
-    """An install with a task of a user, and a check that both servers are as before."""
+    """An install with a task of a user, and a check that both servers are as before.
+
+    By an administrator whoever the others are: a bench makes tables, which the application's user may not.
+    """
+    urls = {name: recipes.administrator(getattr(env, name)) for name in ("database_url", "redis_url")}
+    env = replace(env, **urls)
     with TandemQ(**{name: getattr(env, name) for name in ("database_url", "redis_url", "namespace")}) as app:
         handle = app.enqueue("users.task", {"n": 1})
         made = Ground(env, mysql_server, redis_server)

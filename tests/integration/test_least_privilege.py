@@ -14,6 +14,7 @@ import pytest
 import redis
 
 from tandemq.core.settings import Settings
+from tandemq.store import rights
 from tandemq.store.migrate import files, migrate
 from tests import recipes
 from tests.probe import Probe
@@ -150,7 +151,8 @@ def test_the_application_cannot_change_the_schema_read_files_or_see_others(
         f"GRANT SELECT ON {database}.tandemq_tasks TO tandemq_read", "FLUSH TABLES", "SHUTDOWN",
     ]  # fmt: skip
     try:
-        for role, statements in (("app", refused), ("read", [*refused, *_writes()])):
+        others = {"read": [*refused, *_writes(), "SELECT hash FROM tandemq_api_tokens"], "backup": _writes()}
+        for role, statements in {"app": [*refused, *_beyond_the_needs()], **others}.items():
             with contextlib.closing(_connect(mysql_server, database, role)) as connection:
                 for statement in statements:
                     assert _refused(connection, statement), f"{role} may: {statement}"
@@ -161,10 +163,24 @@ def test_the_application_cannot_change_the_schema_read_files_or_see_others(
         mysql_server.drop_database(other)
 
 
+def _beyond_the_needs() -> list[str]:
+    """What the application does nowhere: taking rows out of tables that are kept, making them in those of migrate."""
+    made = []
+    for table, column, granted in rights.NEEDS:
+        tried = {
+            "INSERT": f"INSERT INTO tandemq_{table} ({column}) VALUES (NULL)",
+            "UPDATE": f"UPDATE tandemq_{table} SET {column} = NULL WHERE FALSE",
+            "DELETE": f"DELETE FROM tandemq_{table} WHERE FALSE",
+        }
+        made += [statement for right, statement in tried.items() if right not in granted]
+    return made
+
+
 def _writes() -> list[str]:
     return [
         "INSERT INTO tandemq_tasks (task_type, payload) VALUES ('x', '{}')", "UPDATE tandemq_tasks SET queue = 'x'",
-        "DELETE FROM tandemq_tasks",
+        "DELETE FROM tandemq_tasks", "DROP TABLE tandemq_tasks", "ALTER TABLE tandemq_tasks ADD COLUMN x INT",
+        "TRUNCATE TABLE tandemq_tasks", "CREATE TABLE mine (n INT)", "DROP VIEW tandemq_tasks_view",
     ]  # fmt: skip
 
 
@@ -186,6 +202,8 @@ def test_people_may_look_with_sql(limited: Settings, mysql_server: MySQLServer, 
     reader = _connect(mysql_server, mysql_url.rpartition("/")[2], "read")
     with contextlib.closing(reader), reader.cursor() as cursor:
         cursor.execute("SELECT state, COUNT(*) FROM tandemq_tasks_view GROUP BY state")
+        assert cursor.fetchall() == ()
+        cursor.execute("SELECT name, roles, revoked_at FROM tandemq_api_tokens")
         assert cursor.fetchall() == ()
 
 

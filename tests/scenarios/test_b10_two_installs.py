@@ -139,7 +139,9 @@ def test_the_others_namespace_is_refused_by_whoever_starts(
     ids = owner.work.ids("noop", 5)
     delayed = owner.work.app.enqueue("noop", {}, delay=0.1).id
     tandemq(owner.work.settings, "reconcile", "--once", code=0)
-    wrong = replace(stranger.work.settings, namespace=owner.work.settings.namespace)
+    # The whole of somebody else's configuration of Redis, whose user may touch that namespace only.
+    theirs = owner.work.settings
+    wrong = replace(stranger.work.settings, namespace=theirs.namespace, redis_url=theirs.redis_url)
     before = {key: redis_client.dump(key) for key in redis_client.keys("*")}
     (tmp_path / "wrong").mkdir()
 

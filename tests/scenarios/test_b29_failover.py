@@ -22,6 +22,7 @@ import pytest
 
 from tandemq.core.errors import EnqueueUnknown, StoreUnavailable
 from tandemq.core.settings import Settings
+from tests import recipes
 from tests.apiprocess import running
 from tests.probe import Probe
 from tests.scenarios.sizes import size
@@ -50,17 +51,15 @@ def work(
     server: MySQLServer, settings_for: Callable[..., Settings], redis_url: str, tmp_path: Path, probe: Probe
 ) -> Iterator[Bench]:
     name = server.create_database()
-    settings = settings_for(server.url(name), redis_url, **PACE)  # migrated by root
-    server.sql("CREATE USER app@'127.0.0.1'")
-    server.sql(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {name}.* TO app@'127.0.0.1'")
-    url = settings.database_url.replace("root@", "app@")
-    settings = Settings.load(settings.environ() | {"TANDEMQ_DATABASE_URL": url})
+    settings = settings_for(server.url(name), redis_url, **PACE)
+    if not recipes.is_limited(settings):
+        settings = recipes.limited(settings)  # an administrator may write to a server that is read-only
     with bench(settings, tmp_path, probe.environ) as made:
         yield made
 
 
 def _connections(server: MySQLServer) -> set[int]:
-    return {int(i) for (i,) in server.sql("SELECT id FROM information_schema.processlist WHERE user = 'app'")}
+    return {int(i) for (i,) in server.sql("SELECT id FROM information_schema.processlist WHERE user = 'tandemq_app'")}
 
 
 def _load(work: Bench, seconds: float, ids: list[int]) -> int:

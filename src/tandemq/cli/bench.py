@@ -35,6 +35,7 @@ def bench(session: Session, /, tasks: int, processes: int, slots: int, yes: bool
         _ask(settings)
     logging.getLogger("tandemq").setLevel(logging.ERROR)
     asked = _Stop()
+    sys.unraisablehook = asked.dropped
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
             signal.signal(number, asked)
@@ -73,6 +74,11 @@ class _Stop:
     def __call__(self, number: int, frame: FrameType | None) -> None:
         self._asked = True
         raise KeyboardInterrupt
+
+    def dropped(self, what: sys.UnraisableHookArgs) -> None:
+        """``sys.unraisablehook``: its own exception is remembered, and no news; everything else is told."""
+        if not (self._asked and issubclass(what.exc_type, KeyboardInterrupt)):
+            sys.__unraisablehook__(what)
 
     def check(self) -> None:
         """Stop now if the signal's own exception was dropped."""
