@@ -83,7 +83,8 @@ def test_old_workers_alone_then_the_deploy(
     # A look at 0, 1, 2, 4, 8 ... seconds and at the end; over the whole time this is about two claims a second.
     looks = 3 + math.log2(UNKNOWN_TASK_S)
     claims = claims_in(mysql_server.read_general_log())
-    assert 2 * COUNT / SLOTS <= claims <= 1.5 * looks * COUNT / SLOTS, claims
+    # Ids that come back late one by one are claimed one by one: a slow machine makes more claims of the same looks.
+    assert 2 * COUNT / SLOTS <= claims <= 1.5 * looks * COUNT / SLOTS * (1 + weather.slack_s), (claims, weather.slack_s)
     assert len(old.text().splitlines()) < COUNT + 20, old.text()
 
     old.signal(signal.SIGTERM)
