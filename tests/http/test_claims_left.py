@@ -16,6 +16,7 @@ import redis
 
 from tandemq.core.settings import Settings
 from tandemq.store.answers import Filter
+from tests import recipes
 from tests.api import ServedApi, app_of, served
 from tests.healing import Tapped
 from tests.http.hands import claim, enqueue, gone_client, is_untouched, listed, polls, request, room
@@ -155,7 +156,7 @@ def test_very_many_waiting_claims_cost_neither_threads_nor_connections_nor_proce
     process, figures = psutil.Process(), dict[str, float]()
 
     def look() -> None:
-        with redis.Redis.from_url(env.redis_url) as client:
+        with redis.Redis.from_url(recipes.administrator(env.redis_url)) as client:
             figures["connections"] = len(client.client_list())
         figures["threads"] = process.num_threads()
         began = time.process_time()

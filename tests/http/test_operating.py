@@ -12,6 +12,7 @@ from tandemq import Filter, NewTask, StoreRefused, StoreUnavailable, StoreUnknow
 from tandemq.core.lifecycle import Bury, DeadReason, Failure
 from tandemq.replaying import Keeper
 from tandemq.store.answers import Settlement
+from tests import recipes
 from tests.api import ServedApi
 from tests.waiting import eventually
 
@@ -210,7 +211,7 @@ def test_what_the_database_refuses_is_no_fault_of_the_request_and_its_words_stay
     client: httpx.Client, api: ServedApi, dead: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:
     prefix = api.app.settings.table_prefix
-    engine = sa.create_engine(api.app.settings.database_url, poolclass=sa.NullPool)
+    engine = sa.create_engine(recipes.administrator(api.app.settings.database_url), poolclass=sa.NullPool)
     refuse = f"UPDATE ON {prefix}tasks FOR EACH ROW SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'the trigger says no'"
     with engine.begin() as connection:
         connection.execute(sa.text(f"CREATE TRIGGER {prefix}no BEFORE {refuse}"))

@@ -25,6 +25,7 @@ from tandemq.core.settings import Settings
 from tandemq.worker import direct, fetcher
 from tandemq.worker.arena import Arena
 from tandemq.worker.child import Child
+from tests import recipes
 from tests.apps import work as tasks
 from tests.healing import World
 from tests.probe import VARIABLE, Probe
@@ -85,10 +86,15 @@ def _demoted(server: RedisServer) -> Iterator[None]:
 @contextmanager
 def _password_changed(server: RedisServer) -> Iterator[None]:
     with server.client() as raw:
+        own = [name for name in raw.acl_users() if name.startswith("tandemq")]
         raw.config_set("requirepass", "new")
+        for name in own:
+            raw.execute_command("ACL", "SETUSER", name, "resetpass", ">new")
         raw.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
         yield
         raw.config_set("requirepass", "")
+        for name in own:
+            raw.execute_command("ACL", "SETUSER", name, "resetpass", f">{recipes.password('app')}")
 
 
 @contextmanager
@@ -128,7 +134,7 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "MISCONF": (_disk_broken, "MISCONF"),
     "READONLY": (_demoted, "READONLY"),
     "LOADING": (_loading, "Redis"),
-    "wrong password": (_password_changed, "NOAUTH"),
+    "wrong password": (_password_changed, "password"),
 }
 
 

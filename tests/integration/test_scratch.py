@@ -15,6 +15,7 @@ from tandemq.core.settings import Settings
 from tandemq.core.task import Level
 from tandemq.store import engines
 from tandemq.store.scratch import Scratch
+from tests import recipes
 from tests.servers import MySQLServer, RedisServer, free_port
 
 EITHER = [
@@ -31,7 +32,11 @@ def embedded_settings(tmp_path: Path) -> Settings:
 @pytest.fixture(params=EITHER)
 def given(request: pytest.FixtureRequest) -> Settings:
     settings: Settings = request.getfixturevalue(request.param)
-    return settings
+    if settings.is_embedded:
+        return settings
+    # Tables are made by who may: the application's user of deploy/mysql may not.
+    urls = {name: recipes.administrator(getattr(settings, name)) for name in ("database_url", "redis_url")}
+    return replace(settings, **urls)
 
 
 def names(settings: Settings) -> set[str]:
